@@ -1,0 +1,98 @@
+"""Session transcripts of agents on object storage: durable, cheap, safe with several writers.
+
+The public names are loaded when first used, so importing the package costs next to nothing.
+"""
+
+from importlib import import_module as _import_module
+
+TYPE_CHECKING = False  # typing's own constant would be this package's most expensive import
+if TYPE_CHECKING:
+    from transcript_backends.deletion import DeleteResult
+    from transcript_backends.diagnosis import Check, diagnose
+    from transcript_backends.errors import (
+        AccessDeniedError,
+        ConditionalWritesUnsupportedError,
+        ContainerNotFoundError,
+        CorruptSegmentError,
+        InvalidRefError,
+        InvalidSegmentError,
+        InvalidURLError,
+        MissingExtraError,
+        PartialDeleteError,
+        SegmentConflictError,
+        SegmentNotFoundError,
+        StoreClosedError,
+        StoreUnavailableError,
+        TranscriptStoreError,
+        UnexpectedResponseError,
+    )
+    from transcript_backends.listing import SegmentInfo
+    from transcript_backends.object_store import ObjectTranscriptStore
+    from transcript_backends.records import Record
+    from transcript_backends.refs import RuntimeContext, TranscriptRef
+    from transcript_backends.registry import Backend, open_store
+    from transcript_backends.store import CompactionPolicy, CompactionResult, TranscriptStore
+    from transcript_backends.stores import S3TranscriptStore
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessDeniedError",
+    "Backend",
+    "Check",
+    "CompactionPolicy",
+    "CompactionResult",
+    "ConditionalWritesUnsupportedError",
+    "ContainerNotFoundError",
+    "CorruptSegmentError",
+    "DeleteResult",
+    "InvalidRefError",
+    "InvalidSegmentError",
+    "InvalidURLError",
+    "MissingExtraError",
+    "ObjectTranscriptStore",
+    "PartialDeleteError",
+    "Record",
+    "RuntimeContext",
+    "S3TranscriptStore",
+    "SegmentConflictError",
+    "SegmentInfo",
+    "SegmentNotFoundError",
+    "StoreClosedError",
+    "StoreUnavailableError",
+    "TranscriptRef",
+    "TranscriptStore",
+    "TranscriptStoreError",
+    "UnexpectedResponseError",
+    "diagnose",
+    "open_store",
+]
+
+_HOMES = {
+    "DeleteResult": "deletion",
+    "Check": "diagnosis",
+    "diagnose": "diagnosis",
+    "SegmentInfo": "listing",
+    "ObjectTranscriptStore": "object_store",
+    "Record": "records",
+    "RuntimeContext": "refs",
+    "TranscriptRef": "refs",
+    "Backend": "registry",
+    "open_store": "registry",
+    "CompactionPolicy": "store",
+    "CompactionResult": "store",
+    "TranscriptStore": "store",
+    "S3TranscriptStore": "stores",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(_import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,372 @@
+"""A driver made safe to use: errors named, what is temporary tried again, creates that no lost answer can fool.
+
+This is the one place that calls a driver, and the one place that turns an SDK's exception into ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO, Literal, TypeVar, cast
+
+from transcript_backends import errors
+from transcript_backends.clock import Clock, SystemClock
+from transcript_backends.drivers.driver import Body, Failure, Meaning, ObjectInfo, ObjectStore
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+ConditionalWrites = Literal["on", "off"]
+
+_WRITE_ID, _SHA256 = "tbwrite", "tbsha256"  # letters and digits only: Azure takes nothing else in a metadata name
+
+_CHUNK_BYTES = 1024 * 1024
+_BUFFER_BYTES = 64 * 1024
+
+_UNKNOWN_OUTCOME = "it may have been stored or not, and calling again with the same content is safe; "
+
+_ERRORS: dict[Meaning, tuple[type[errors.TranscriptStoreError], str]] = {
+    Meaning.PRECONDITION: (errors.SegmentConflictError, "the key is taken; nothing was overwritten"),
+    Meaning.NOT_FOUND: (errors.SegmentNotFoundError, "check the key, and that the transcript was not deleted"),
+    Meaning.CONTAINER_NOT_FOUND: (
+        errors.ContainerNotFoundError,
+        "create the bucket, container or directory, or correct its name in the store URL",
+    ),
+    Meaning.DENIED: (errors.AccessDeniedError, "check the credentials and what they are allowed to do"),
+    Meaning.EXPIRED: (errors.AccessDeniedError, "the credentials have expired and renewing them did not help; log in again"),
+    Meaning.CLOCK_SKEW: (errors.AccessDeniedError, "this machine's clock is too far off; set it (NTP)"),
+    Meaning.TRY_AGAIN: (errors.StoreUnavailableError, "the retries are used up; try again later"),
+    Meaning.NO_ANSWER: (
+        errors.UnexpectedResponseError,
+        "check the endpoint: what answered is not the object store it should be (a proxy, a login page?)",
+    ),
+    Meaning.UNSUPPORTED: (errors.TranscriptStoreError, "this server can't do what was asked"),
+    Meaning.OTHER: (errors.TranscriptStoreError, "see the cause below"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to give up, and how long to pause: ``first_pause``, doubled each time up to ``longest_pause``, with jitter.
+
+    Attributes:
+        max_attempts: tries in all, the first included.
+        deadline: seconds after which no new try begins.
+        first_pause, longest_pause: seconds.
+    """
+
+    max_attempts: int = 10
+    deadline: float = 60.0
+    first_pause: float = 0.1
+    longest_pause: float = 5.0
+
+
+class Container:
+    """One bucket, container or directory.
+
+    Args:
+        driver: the service.
+        retry: how long to try.
+        clock: time and chance.
+        conditional_writes: ``off`` puts a read before each write in place of create-only writes, for stores without
+            them: two writers of one key at the same moment can then overwrite one another.
+    """
+
+    def __init__(
+        self,
+        driver: ObjectStore,
+        *,
+        retry: RetryPolicy | None = None,
+        clock: Clock | None = None,
+        conditional_writes: ConditionalWrites = "on",
+    ) -> None:
+        self.driver = driver
+        self.retry = retry or RetryPolicy()
+        self.clock = clock or SystemClock()
+        self._conditional = conditional_writes == "on"
+        self._proved = False
+        self._proving = threading.Lock()
+        self._closed = False
+
+    # --- create -------------------------------------------------------------------------------------------------------
+
+    def create(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        """Store an object where there is none, durably.
+
+        Whatever answers get lost: when this returns, the key holds exactly ``body``; it never overwrites. Calling it
+        again with the same body is safe at any time and succeeds.
+
+        Raises:
+            SegmentConflictError: the key holds other content.
+            StoreUnavailableError: the retries are used up; it may or may not have been stored.
+            ConditionalWritesUnsupportedError: the store would let writers overwrite one another.
+        """
+        digest = hashlib.sha256(body).hexdigest()
+        stamped = {**(metadata or {}), _WRITE_ID: os.urandom(16).hex(), _SHA256: digest}
+        if not self._conditional:
+            self._call("create", key, lambda: self._look_then_put(key, body, stamped))
+            return
+        if not self._proved:
+            self.prove_create_only(key.rpartition("/")[0])
+        tries = _Tries(self)
+        while True:
+            try:
+                self._check_open()
+                self.driver.put(key, body, mode="create", metadata=stamped)
+                return
+            except Exception as error:
+                failure = self._classify(error)
+                if failure.meaning is Meaning.PRECONDITION:
+                    if self._stored_after_all(key, body, stamped):
+                        return
+                    again = tries.again(Meaning.TRY_AGAIN)  # it was there and is gone
+                elif failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER):
+                    again = tries.again(Meaning.TRY_AGAIN)
+                    if self._stored_after_all(key, body, stamped):
+                        return
+                elif failure.meaning is Meaning.UNSUPPORTED:
+                    raise self._no_create_only(failure.detail) from error
+                else:
+                    again = tries.again(failure.meaning)
+                if not again:
+                    unknown = failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER)
+                    raise self._error("create", key, failure, _UNKNOWN_OUTCOME if unknown else "") from error
+
+    def _look_then_put(self, key: str, body: bytes, stamped: Mapping[str, str]) -> None:
+        if not self._holds(key, body, stamped):
+            self.driver.put(key, body, mode="overwrite", metadata=stamped)
+
+    def _stored_after_all(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool:
+        """Whether a create whose answer was lost or negative did store its object. Not knowing counts as no."""
+        try:
+            return self._holds(key, body, stamped)
+        except Exception as error:
+            failure = self._classify(error)
+            if failure.meaning is Meaning.TRY_AGAIN:
+                return False
+            raise self._error("look at", key, failure, _UNKNOWN_OUTCOME) from error
+
+    def _holds(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool:
+        """Whether the key holds this body; False where it is absent, SegmentConflictError where it holds another."""
+        try:
+            info, found = self.driver.head(key)
+            if found.get(_WRITE_ID) == stamped[_WRITE_ID]:
+                return True
+            if info.size == len(body):
+                digest = found.get(_SHA256) or hashlib.sha256(_read_all(self.driver.get(key))).hexdigest()
+                if digest == stamped[_SHA256]:
+                    return True
+        except Exception as error:
+            if self._classify(error).meaning is Meaning.NOT_FOUND:
+                return False
+            raise
+        raise errors.SegmentConflictError(
+            f"{self.driver.location}/{key} holds other content already ({info.size} bytes, written at {info.created_at}); "
+            "nothing was overwritten. Two writers share this name: give each its own writer id"
+        )
+
+    def prove_create_only(self, directory: str) -> None:
+        """See that the store refuses a second create of a key: known of its service, or found out by trying, once.
+
+        Raises:
+            ConditionalWritesUnsupportedError: it does not.
+        """
+        with self._proving:
+            self._proved = self._proved or self.driver.capabilities.create_only == "yes"
+            if self._proved:
+                return
+            key = "/".join(filter(None, (directory, f".probe-{os.urandom(16).hex()}")))
+            try:
+                for _ in range(2):
+                    self._call("create", key, lambda: self.driver.put(key, b"probe", mode="create", metadata={}))
+            except errors.SegmentConflictError:
+                self._proved = True
+            finally:
+                for reason in self.delete([key]).values():
+                    _log.warning("the probe object %s could not be removed: %s", key, reason)
+            if not self._proved:
+                raise self._no_create_only("a second create of one key was accepted")
+
+    def _no_create_only(self, detail: str) -> errors.ConditionalWritesUnsupportedError:
+        return errors.ConditionalWritesUnsupportedError(
+            f"{self._place()} does not honour create-only writes ({detail}), so two writers could overwrite one another: use a "
+            "server that does, or accept the risk with conditional_writes=off in the store URL"
+        )
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    def open(self, key: str, *, start: int = 0, end: int | None = None) -> BinaryIO:
+        """Open an object as a stream; bytes ``start`` up to, not including, ``end``. Close it to free the connection.
+
+        A connection lost on the way is replaced and reading goes on where it stopped.
+        """
+        raw = _Reader(self, key, start, end)
+        return cast("BinaryIO", io.BufferedReader(raw, buffer_size=_BUFFER_BYTES))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """All objects below a prefix (empty, or ending in ``/``); ``start_after`` is a hint. A page at a time."""
+        token: str | None = None
+        while True:
+            asked = token
+            page = self._call("list", prefix, lambda: self.driver.list_page(prefix, start_after=start_after, token=asked))
+            yield from page.objects
+            token = page.token
+            if token is None:
+                return
+            if token == asked:
+                raise errors.UnexpectedResponseError(
+                    f"{self._place()} answers the listing of {prefix!r} with the same page again and again; "
+                    "check the server behind this endpoint"
+                )
+
+    # --- delete -------------------------------------------------------------------------------------------------------
+
+    def delete(self, keys: Iterable[str]) -> dict[str, str]:
+        """Delete objects in batches; gives the keys that could not be deleted, with the reason. Absent keys are fine."""
+        failed: dict[str, str] = {}
+        remaining = iter(keys)
+        while batch := list(islice(remaining, self.driver.capabilities.delete_batch)):
+            tries = _Tries(self)
+            while batch:
+                asked = batch
+                outcome = self._call("delete", asked[0], lambda: self.driver.delete_many(asked))
+                failures = {key: self._classify(error) for key, error in outcome.items()}
+                again = {key for key, failure in failures.items() if failure.meaning is Meaning.TRY_AGAIN}
+                if again and not tries.again(Meaning.TRY_AGAIN):
+                    again = set()
+                batch = [key for key in asked if key in again]
+                failed.update(
+                    (key, failure.detail)
+                    for key, failure in failures.items()
+                    if key not in again and failure.meaning is not Meaning.NOT_FOUND
+                )
+        return failed
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the connections; every later call raises `StoreClosedError`."""
+        if not self._closed:
+            self._closed = True
+            self.driver.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.StoreClosedError(f"the store on {self.driver.location} is closed; open a new one")
+
+    # --- errors and retries -------------------------------------------------------------------------------------------
+
+    def _call(self, what: str, key: str, call: Callable[[], _T]) -> _T:
+        """One request that may be repeated."""
+        tries = _Tries(self)
+        while True:
+            try:
+                self._check_open()
+                return call()
+            except Exception as error:
+                failure = self._classify(error)
+                if not tries.again(failure.meaning):
+                    raise self._error(what, key, failure) from error
+
+    def _classify(self, error: Exception) -> Failure:
+        """What an exception means; one that is ours already, or a bug, is raised as it is."""
+        failure = None if isinstance(error, errors.TranscriptStoreError) else self.driver.classify(error)
+        if failure is None:
+            raise error
+        return failure
+
+    def _error(self, what: str, key: str, failure: Failure, remark: str = "") -> errors.TranscriptStoreError:
+        kind, remedy = _ERRORS[failure.meaning]
+        return kind(f"could not {what} {key!r} on {self._place()}: {failure.detail}; {remark}{remedy}")
+
+    def _place(self) -> str:
+        details = self.driver.details
+        return f"{self.driver.location} ({details})" if details else self.driver.location
+
+
+class _Tries:
+    """The tries of one operation: how many are left, and the pause before the next."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._count = 1
+        self._began = container.clock.monotonic()
+        self._once: set[Meaning] = set()
+
+    def again(self, meaning: Meaning) -> bool:
+        """Whether to try again after such a failure; pauses first where that helps."""
+        policy, clock = self._container.retry, self._container.clock
+        if meaning is Meaning.TRY_AGAIN:
+            pause = min(policy.longest_pause, policy.first_pause * 2 ** (self._count - 1)) * (0.5 + clock.jitter() / 2)
+            if self._count >= policy.max_attempts or clock.monotonic() + pause - self._began > policy.deadline:
+                return False
+            clock.sleep(pause)
+            self._count += 1
+            return True
+        if meaning in (Meaning.EXPIRED, Meaning.CLOCK_SKEW) and meaning not in self._once:
+            self._once.add(meaning)
+            return meaning is Meaning.CLOCK_SKEW or self._container.driver.renew()
+        return False
+
+
+class _Reader(io.RawIOBase):
+    """An object as a raw stream that survives lost connections: objects never change, so it goes on where it was."""
+
+    def __init__(self, container: Container, key: str, start: int, end: int | None) -> None:
+        super().__init__()
+        self._container, self._key, self._position, self._end = container, key, start, end
+        self._body: Body = container._call("read", key, lambda: container.driver.get(key, start=start, end=end))
+        self._lost = False
+        size = self._body.info.size
+        self._stop = size if end is None else min(end, size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        chunk = self._read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self._read(_CHUNK_BYTES), b""))
+
+    def _read(self, size: int) -> bytes:
+        if self._position >= self._stop:
+            return b""
+        chunk = self._container._call("read", self._key, lambda: self._receive(size))
+        if not chunk:
+            raise errors.CorruptSegmentError(f"{self._key!r} ended at byte {self._position} of {self._stop}; read it again")
+        self._position += len(chunk)
+        return chunk
+
+    def _receive(self, size: int) -> bytes:
+        """The next bytes; after a failure, from the rest of the object asked for anew."""
+        if self._lost:
+            self._body.stream.close()
+            rest = self._container.driver.get(self._key, start=self._position, end=self._end)
+            before, self._body = self._body, rest
+            if rest.info != before.info:
+                raise errors.CorruptSegmentError(f"{self._key!r} was replaced while it was being read; read it again")
+        self._lost = True
+        chunk = self._body.stream.read(size)
+        self._lost = False
+        return chunk
+
+    def close(self) -> None:
+        if not self.closed:
+            self._body.stream.close()
+        super().close()
+
+
+def _read_all(body: Body) -> bytes:
+    try:
+        return b"".join(iter(lambda: body.stream.read(_CHUNK_BYTES), b""))
+    finally:
+        body.stream.close()

@@ -1,0 +1,113 @@
+"""Deleting a transcript so that nothing of it comes back, whatever else is running (section 9 of the design)."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import NamedTuple
+
+from transcript_backends import errors
+from transcript_backends.container import Container
+from transcript_backends.keys import TranscriptKeys
+from transcript_backends.listing import Listing, list_everything
+
+_ABANDONED = timedelta(hours=1)  # after this long by the server's clock a marker's owner counts as dead
+_PATIENCE_SECONDS = 50 * 60  # a delete that takes longer can no longer rely on its own marker
+
+
+class DeleteResult(NamedTuple):
+    """What a delete did.
+
+    Attributes:
+        deleted: how many objects of the transcript were there and are gone: segments, indexes, payloads.
+        generation: the number of this delete; 0 where there was nothing to delete.
+    """
+
+    deleted: int
+    generation: int
+
+
+def delete_transcript(container: Container, names: TranscriptKeys, *, purge: bool) -> DeleteResult:
+    """Delete all that a transcript holds when this is called; what is appended meanwhile stays.
+
+    Raises:
+        PartialDeleteError: something is still there; calling again finishes the work.
+    """
+    began = container.clock.monotonic()
+    before = list_everything(container, names)
+    if not _content(before) and all(each.done for each in before.markers):
+        _remove(container, [each.info.key for each in before.markers] if purge else [])
+        return DeleteResult(0, before.generation)
+    number, standing = _claim(container, names, before.generation + 1)
+
+    doomed = _content(standing)
+    failed = container.delete(doomed)
+
+    after = list_everything(container, names)
+    remaining = set(_content(after))
+    failed.update((key, "written again while it was being deleted") for key in doomed if key in remaining and key not in failed)
+    overtaken = [key for key in _older_than(after, number) if key not in failed]
+    failed.update(container.delete(overtaken))
+    if failed:
+        raise errors.PartialDeleteError(
+            f"{len(failed)} of {len(doomed)} objects below {names.prefix!r} could not be deleted "
+            f"({'; '.join(f'{key}: {reason}' for key, reason in list(failed.items())[:3])}); call delete again to finish",
+            failed,
+        )
+
+    own = next((each for each in after.markers if not each.done and each.number == number), None)
+    if own is None or container.clock.monotonic() - began > _PATIENCE_SECONDS:
+        raise errors.PartialDeleteError(
+            f"the delete of {names.prefix!r} took so long that its marker may have been taken for abandoned; call delete again"
+        )
+    if not purge:
+        container.create(names.deleted(number), b"")
+    others = [
+        each.info.key
+        for each in after.markers
+        if (each.done and (purge or each.number < number))
+        or (not each.done and each.number != number and own.info.created_at - each.info.created_at > _ABANDONED)
+    ]
+    _remove(container, others)
+    _remove(container, [own.info.key])  # last: until then nobody compacts
+    return DeleteResult(len(doomed), number)
+
+
+def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[int, Listing]:
+    """Write a ``deleting`` marker of our own, shared with no other delete; gives its number, and what stood after it."""
+    token = os.urandom(16).hex().encode()  # unique content, or two deletes would take one marker for their own
+    while True:
+        try:
+            container.create(names.deleting(number), token)
+        except errors.SegmentConflictError:
+            number += 1
+            continue
+        standing = list_everything(container, names)
+        if not any(each.done and each.number >= number for each in standing.markers):
+            return number, standing
+        _remove(container, [names.deleting(number)])  # another delete has used and finished this number since
+        number = standing.generation + 1
+
+
+def _content(listing: Listing) -> list[str]:
+    """The keys of all that belongs to the transcript, markers aside."""
+    return [
+        *(segment.key for segment in listing.segments),
+        *(segment.key for _, segment in listing.dead),
+        *(info.key for _, info in listing.indexes),
+        *(info.key for info in listing.payloads),
+    ]
+
+
+def _older_than(listing: Listing, number: int) -> list[str]:
+    """Compacted segments and indexes that a compaction begun before this delete has put there since."""
+    return [
+        *(segment.key for generation, segment in listing.dead if generation < number),
+        *(info.key for generation, info in listing.indexes if generation < number),
+    ]
+
+
+def _remove(container: Container, keys: list[str]) -> None:
+    failed = container.delete(keys)
+    if failed:
+        raise errors.PartialDeleteError(f"deletion markers could not be removed: {failed}; call delete again", failed)

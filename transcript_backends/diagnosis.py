@@ -1,0 +1,106 @@
+"""Trying out, step by step, all that a store must be able to do: what ``transcripts doctor`` shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from transcript_backends.errors import TranscriptStoreError
+from transcript_backends.object_store import ObjectTranscriptStore
+from transcript_backends.refs import RuntimeContext, TranscriptRef
+from transcript_backends.registry import open_store
+
+
+class Check(NamedTuple):
+    """One thing tried.
+
+    Attributes:
+        name: what.
+        passed: whether it works.
+        detail: what was seen, or what is wrong and how to mend it.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def diagnose(url: str | None = None, /, **options: Any) -> Iterator[Check]:
+    """Check a store with a small transcript of its own, removed at the end; stops at the first step that fails.
+
+    Args:
+        url: as for ``open_store``.
+        **options: as for ``open_store``; fewer retries than usual unless ``max_attempts`` says otherwise.
+    """
+    try:
+        store = open_store(url, **{"max_attempts": 2, **options})
+    except TranscriptStoreError as error:
+        yield Check("the store's URL", False, str(error))
+        return
+    with store:
+        yield Check("the store's URL", True, str(store))
+        yield from _try_all(_filled(store))
+
+
+def _filled(store: ObjectTranscriptStore) -> ObjectTranscriptStore:
+    """A store with placeholders is checked under values that are nobody's."""
+    names = store.placeholders
+    own = dict.fromkeys(names, "transcripts-doctor")
+    return store.with_runtime_context(
+        RuntimeContext(own.get("user_id"), own.get("tenant"), own.get("session_id"), attributes=own)
+    )
+
+
+def _try_all(store: ObjectTranscriptStore) -> Iterator[Check]:
+    ref = TranscriptRef("transcripts-doctor", "check", os.urandom(8).hex())
+    first, second = b'{"check":1}\n', b'{"check":2}\n'
+
+    def write() -> str:
+        return f"a segment was stored: {store.append_segment(ref, 0, 0, 'doctor', first)}"
+
+    def write_again() -> str:
+        try:
+            store.append_segment(ref, 0, 0, "doctor", second)
+        except FileExistsError:
+            return "a second segment under the same key was refused, the first is untouched"
+        raise TranscriptStoreError("a second segment under the same key was accepted: use a store with conditional writes")
+
+    def find() -> str:
+        segments = store.list_segments(ref)
+        if len(segments) != 1:
+            raise TranscriptStoreError(f"the listing shows {len(segments)} segments where one was stored: listings lag or lie")
+        return f"the listing shows it, stored at {segments[0].created_at} by the server's clock"
+
+    def read() -> str:
+        lines = [record.line + b"\n" for record in store.records(ref)]
+        if lines != [first]:
+            raise TranscriptStoreError(f"{lines!r} came back where {first!r} was stored: something changes the data on its way")
+        return "the same bytes came back"
+
+    def remove() -> str:
+        return f"{store.delete(ref, purge=True).deleted} object removed, nothing of the check is left"
+
+    steps: list[tuple[str, Callable[[], str]]] = [
+        ("list", lambda: f"{len(store.list_segments(ref))} segments of a transcript that does not exist"),
+        ("write", write),
+        ("create-only", write_again),
+        ("find", find),
+        ("read", read),
+        ("delete", remove),
+    ]
+    for name, step in steps:
+        try:
+            yield Check(name, True, step())
+        except TranscriptStoreError as error:
+            yield Check(name, False, str(error))
+            if name not in ("list", "write", "delete"):
+                yield _clean_up(remove)
+            return
+
+
+def _clean_up(remove: Callable[[], str]) -> Check:
+    try:
+        return Check("delete", True, remove())
+    except TranscriptStoreError as error:
+        return Check("delete", False, str(error))

@@ -1,0 +1,1 @@
+"""One small driver per kind of object store; `driver` holds the contract."""

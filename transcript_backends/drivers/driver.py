@@ -1,0 +1,170 @@
+"""What a backend implements: the contract every driver keeps, in prose and types.
+
+A driver talks to one container of one service and knows nothing of transcripts. It does not retry, does not log, and
+raises what its SDK raises; `ObjectStore.classify` says what such an exception means, and `transcript_backends.container`
+acts on it, once for all backends. Keys reach a driver checked: non-empty segments between single slashes, no ``.`` or
+``..``, at most 1,024 bytes. A driver is shared by threads.
+
+Mistakes to avoid, each seen in the field: reporting a denial or a missing bucket as "not found" or as an empty page; an
+"overwrite" where "create" was asked; a create that shows the key before all its bytes; reading a whole body to answer a
+`head`; a page that ends the listing although the service said there is more; per-key failures of a batch delete dropped.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, Protocol
+
+
+class ObjectInfo(NamedTuple):
+    """What a listing or a head tells of an object.
+
+    Attributes:
+        key: relative to the container.
+        size: bytes.
+        created_at: aware, UTC, the server's clock.
+        version: changes with every write of the key (ETag, generation); empty where a listing does not tell it.
+    """
+
+    key: str
+    size: int
+    created_at: datetime
+    version: str = ""
+
+
+class Page(NamedTuple):
+    """One page of a listing; ``token`` gets the next one, None after the last. A page may be empty and not the last."""
+
+    objects: Sequence[ObjectInfo]
+    token: str | None
+
+
+class ByteStream(Protocol):
+    """A body being received."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to ``size`` bytes, ``b""`` at the end only. A body cut short is an error, never an early end."""
+
+    def close(self) -> None:
+        """Give the connection back, also in the middle of the body. Calling it again does nothing."""
+
+
+class Head(NamedTuple):
+    """An object's facts and its metadata (lower-case names)."""
+
+    info: ObjectInfo
+    metadata: Mapping[str, str]
+
+
+class Body(NamedTuple):
+    """An object being received: the facts of the whole object, and the bytes of the range asked for."""
+
+    info: ObjectInfo
+    stream: ByteStream
+
+
+class IfMatch(NamedTuple):
+    """Write only if the object still has this version."""
+
+    version: str
+
+
+PutMode = Literal["create", "overwrite"] | IfMatch
+
+
+class Meaning(enum.Enum):
+    """What a driver's exception means to whoever called it."""
+
+    PRECONDITION = "precondition failed"  # the key exists (create), or has another version (if-match)
+    NOT_FOUND = "no such object"
+    CONTAINER_NOT_FOUND = "no such container"
+    DENIED = "access denied"
+    EXPIRED = "credentials expired"  # new ones may help
+    CLOCK_SKEW = "clock skew"  # signing again may help
+    TRY_AGAIN = "temporarily unavailable"  # throttled, 5xx, time-out, connection lost: the outcome may be unknown
+    NO_ANSWER = "not an answer of this service"  # HTML with status 200 and the like: the outcome may be unknown
+    UNSUPPORTED = "not supported"
+    OTHER = "failed"
+
+
+class Failure(NamedTuple):
+    """An exception, classified. ``detail`` is fit for a message: code, status, request id; never a secret."""
+
+    meaning: Meaning
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a driver's store can do.
+
+    Attributes:
+        create_only: ``yes``: known to refuse a second create of a key; ``probe``: to be tried out before the first
+            write; ``no``.
+        ordered_lists: pages come in byte order of their keys.
+        start_after: the hint of `ObjectStore.list_page` is followed.
+        delete_batch: how many keys one `ObjectStore.delete_many` takes.
+    """
+
+    create_only: Literal["yes", "probe", "no"] = "yes"
+    ordered_lists: bool = True
+    start_after: bool = True
+    delete_batch: int = 1000
+
+
+def content_type(key: str) -> str:
+    """The media type to store an object with."""
+    if key.endswith(".jsonl"):
+        return "application/x-ndjson"
+    return "application/json" if key.endswith(".json") else "application/octet-stream"
+
+
+class ObjectStore(Protocol):
+    """A driver: one container of one service."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def location(self) -> str:
+        """``scheme://container``, as in the URL."""
+
+    @property
+    def details(self) -> str:
+        """What else a message should name (endpoint, region), or an empty string."""
+
+    def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
+        """Store an object, all or nothing and durable when this returns; gives its version.
+
+        ``create`` stores only where the key is absent, and of any number of creators at once exactly one succeeds.
+        A store that keeps no metadata ignores it.
+        """
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
+        """Open an object for reading from byte ``start`` up to, not including, ``end``.
+
+        A range that starts at or past the end of the object is an empty body, on every service.
+        """
+
+    def head(self, key: str) -> Head: ...
+
+    def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
+        """One page of the objects whose keys start with ``prefix``, which is empty or ends in ``/``.
+
+        ``start_after`` is a hint: keys up to and including it may be left out, but a store may as well give them.
+        Later pages are asked for with the same arguments and the ``token`` of the page before.
+        """
+
+    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        """Delete objects; gives the failures by key. A key that is not there is no failure."""
+
+    def classify(self, error: Exception) -> Failure | None:
+        """What an exception of this driver means; None for one that is no answer of the service but a bug. Pure."""
+
+    def renew(self) -> bool:
+        """Fetch credentials anew; False where the driver has no way to."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,342 @@
+"""Objects as files below a directory: atomic, exclusive, durable, on POSIX file systems with hard links.
+
+A create writes a temporary file beside its target, flushes it, links it to its name (which fails where the name is
+taken), and flushes the directory: a name never shows a part of its bytes, and what `put` has returned survives a power
+cut. Metadata is not kept. Directories are never removed, since another process may be about to use them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+
+from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
+
+_PAGE_SIZE = 10_000
+_ABANDONED_SECONDS = 24 * 3600
+_TEMPORARY = ".tmp-"
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class _Changed(Exception):
+    """The file has another version than the one to be replaced."""
+
+
+class _Refused(Exception):
+    """A key that would leave the directory, through a link say."""
+
+
+class _NoRoot(Exception):
+    """The store's directory itself is missing."""
+
+
+class LocalObjectStore:
+    """Files below ``directory`` (absolute), which is made where it is missing.
+
+    Raises:
+        OSError: the directory can't be made.
+    """
+
+    details = ""
+
+    def __init__(self, directory: str) -> None:
+        _make(directory)
+        self.location = f"file://{directory}"
+        self.capabilities = Capabilities()
+        self._root = os.path.realpath(directory)
+        self._settled: set[str] = set()  # directories whose own entries are known to be on disk
+
+    # --- write --------------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
+        target = self._path(key)
+        while True:
+            directory = os.path.dirname(target)
+            self._settle(directory)
+            try:
+                return self._write(directory, target, body, mode)
+            except FileNotFoundError:
+                if os.path.isdir(directory):
+                    raise
+                self._settled.clear()  # somebody removed the directory since: make it again
+
+    def _write(self, directory: str, target: str, body: bytes, mode: PutMode) -> str:
+        temporary = os.path.join(
+            directory, f".{os.path.basename(target)[:150]}{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}"
+        )
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o666)
+        try:
+            try:
+                remaining = memoryview(body)
+                while remaining:
+                    remaining = remaining[os.write(descriptor, remaining) :]
+                os.utime(descriptor, ns=(time.time_ns(),) * 2)  # the kernel's own stamp is coarse; versions need a fine one
+                _flush(descriptor)
+                version = _version(os.fstat(descriptor))
+            finally:
+                os.close(descriptor)
+            if mode == "create":
+                _link(temporary, target)
+            elif mode == "overwrite":
+                os.replace(temporary, target)
+            else:
+                version = self._replace(directory, temporary, target, mode)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        _flush_directory(directory)
+        return version
+
+    def _replace(self, directory: str, temporary: str, target: str, expected: IfMatch) -> str:
+        with _locked(directory):
+            try:
+                present = os.lstat(target)
+            except FileNotFoundError:
+                raise _Changed(target) from None
+            if _version(present) != expected.version:
+                raise _Changed(target)
+            stamp = max(time.time_ns(), present.st_mtime_ns + 1)
+            os.utime(temporary, ns=(stamp, stamp))
+            os.replace(temporary, target)
+            return _version(os.lstat(target))
+
+    def _settle(self, directory: str) -> None:
+        """Make a directory and its parents, and see that the entry of each is on disk before anything is stored in it."""
+        if directory in self._settled:
+            return
+        if directory == self._root:
+            _make(directory)
+        else:
+            self._settle(os.path.dirname(directory))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory)
+            _flush_directory(os.path.dirname(directory))
+            _sweep(directory)
+        self._settled.add(directory)
+
+    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        failed: dict[str, Exception] = {}
+        touched: set[str] = set()
+        for key in keys:
+            try:
+                path = self._path(key)
+                directory = os.path.dirname(path)
+                with _locked(directory):
+                    os.unlink(path)
+                touched.add(directory)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except Exception as error:
+                failed[key] = error
+        for directory in touched:
+            _flush_directory(directory)
+        return failed
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
+        descriptor = os.open(self._path(key), os.O_RDONLY | _NO_FOLLOW)
+        try:
+            info = _info(key, os.fstat(descriptor))
+            stop = info.size if end is None else min(end, info.size)
+            return Body(info, _FileRange(descriptor, start, stop))
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def head(self, key: str) -> Head:
+        return Head(_info(key, os.lstat(self._path(key))), {})
+
+    def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
+        if not os.path.isdir(self._root):
+            raise _NoRoot(self._root)
+        top = self._path(prefix.rstrip("/")) if prefix else self._root
+        found: list[ObjectInfo] = []
+        for info in _walk(top, prefix, max(start_after, token or "")):
+            if len(found) == _PAGE_SIZE:
+                return Page(found, found[-1].key)
+            found.append(info)
+        return Page(found, None)
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> str:
+        parts = key.split("/")
+        if not all(parts) or "." in parts or ".." in parts or "\0" in key:
+            raise _Refused(f"{key!r} has an empty, '.' or '..' segment")
+        directory = os.path.join(self._root, *parts[:-1])
+        if os.path.realpath(directory) != directory:
+            raise _Refused(f"{key!r} leads through a symbolic link")
+        return os.path.join(directory, parts[-1])
+
+    def classify(self, error: Exception) -> Failure | None:
+        if isinstance(error, _Refused):
+            return Failure(Meaning.DENIED, str(error))
+        if isinstance(error, _NoRoot):
+            return Failure(Meaning.CONTAINER_NOT_FOUND, "the directory does not exist")
+        if isinstance(error, _Changed):
+            return Failure(Meaning.PRECONDITION, "the file has changed")
+        if not isinstance(error, OSError):
+            return None
+        if isinstance(error, FileExistsError):
+            meaning = Meaning.PRECONDITION
+        elif isinstance(error, FileNotFoundError):
+            meaning = Meaning.NOT_FOUND if os.path.isdir(self._root) else Meaning.CONTAINER_NOT_FOUND
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP):
+            meaning = Meaning.DENIED
+        elif error.errno in (errno.EINTR, errno.EAGAIN, errno.ESTALE, errno.EBUSY):
+            meaning = Meaning.TRY_AGAIN
+        else:
+            meaning = Meaning.UNSUPPORTED if error.errno == errno.ENOTSUP else Meaning.OTHER
+        return Failure(meaning, error.strerror or type(error).__name__)
+
+    def renew(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+class _FileRange:
+    """The bytes of an open file from one offset up to another."""
+
+    def __init__(self, descriptor: int, position: int, stop: int) -> None:
+        self._descriptor: int | None = descriptor
+        self._position, self._stop = position, stop
+
+    def read(self, size: int, /) -> bytes:
+        if self._descriptor is None or self._position >= self._stop:
+            return b""
+        chunk = os.pread(self._descriptor, min(size, self._stop - self._position), self._position)
+        self._position += len(chunk)
+        return chunk
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    __del__ = close
+
+
+def _walk(directory: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    """The files below a directory in byte order of their keys, those up to ``after`` left out.
+
+    Dot files are temporary ones; links and odd files are no objects.
+    """
+    try:
+        entries = [
+            (entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
+            for entry in os.scandir(directory)
+            if not entry.name.startswith(".")
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name, entry in sorted(entries, key=lambda each: os.fsencode(each[0])):
+        key = prefix + name
+        if name.endswith("/"):
+            if key > after or after.startswith(key):
+                yield from _walk(entry.path, key, after)
+        elif key > after:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield _info(key, status)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    if not stat.S_ISREG(status.st_mode):
+        raise FileNotFoundError(errno.ENOENT, "not a regular file")
+    return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc), _version(status))
+
+
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file its name, failing where the name is taken."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            _rename_new(source, target)
+        elif os.lstat(source).st_nlink != 2:  # NFS may report a failure although the link was made
+            raise
+
+
+def _rename_new(source: str, target: str) -> None:
+    """The same where there are no hard links (FAT, some network file systems)."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        no_replace, at_cwd = 1, -100
+        if libc.renameat2(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), no_replace) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise OSError(code, os.strerror(code), target)
+    raise OSError(errno.ENOTSUP, "this file system has no way to create a file only where it is absent", target)
+
+
+def _flush(descriptor: int) -> None:
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(directory: str) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _flush_directory(directory: str) -> None:
+    with _opened(directory) as descriptor:
+        os.fsync(descriptor)
+
+
+def _make(root: str) -> None:
+    """Make the store's own directory where it is missing, with its parents, each entry on disk."""
+    parent = os.path.dirname(root)
+    if not os.path.isdir(root):
+        _make(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(root)
+    with contextlib.suppress(PermissionError):  # a parent that is somebody else's was there before us
+        _flush_directory(parent)
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Keep other replacements and deletions in a directory out, in every process of this machine."""
+    import fcntl
+
+    with _opened(directory) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def _sweep(directory: str) -> None:
+    """Remove temporary files that a crash left a day ago or earlier."""
+    for entry in os.scandir(directory):
+        if entry.name.startswith(".") and _TEMPORARY in entry.name:
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_SECONDS:
+                    os.unlink(entry.path)

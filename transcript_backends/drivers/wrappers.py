@@ -1,0 +1,140 @@
+"""Drivers around drivers: counting, slowing down and disturbing requests. For tests, simulations and benchmarks."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+from transcript_backends.clock import Clock, SystemClock
+from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, Meaning, ObjectStore, Page, PutMode
+
+_T = TypeVar("_T")
+
+Operation = Literal["put", "get", "head", "list_page", "delete_many"]
+
+
+class WrapperObjectStore:
+    """Passes everything on; what a subclass does to each request goes into `_around`."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
+        return request()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    @property
+    def location(self) -> str:
+        return self.inner.location
+
+    @property
+    def details(self) -> str:
+        return self.inner.details
+
+    def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
+        return self._around("put", key, lambda: self.inner.put(key, body, mode=mode, metadata=metadata))
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
+        return self._around("get", key, lambda: self.inner.get(key, start=start, end=end))
+
+    def head(self, key: str) -> Head:
+        return self._around("head", key, lambda: self.inner.head(key))
+
+    def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
+        return self._around("list_page", prefix, lambda: self.inner.list_page(prefix, start_after=start_after, token=token))
+
+    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        return self._around("delete_many", keys[0], lambda: self.inner.delete_many(keys))
+
+    def classify(self, error: Exception) -> Failure | None:
+        return self.inner.classify(error)
+
+    def renew(self) -> bool:
+        return self.inner.renew()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Request(NamedTuple):
+    """One request as a `RecordingObjectStore` saw it; ``key`` is the prefix of a listing, the first key of a batch."""
+
+    operation: Operation
+    key: str
+
+
+class RecordingObjectStore(WrapperObjectStore):
+    """Keeps every request made, in order: request counts are the bill."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.requests: list[Request] = []
+
+    def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
+        self.requests.append(Request(operation, key))
+        return super()._around(operation, key, request)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many requests of each operation."""
+        return Counter(each.operation for each in self.requests)
+
+
+class LatencyObjectStore(WrapperObjectStore):
+    """Makes every request take ``seconds`` longer."""
+
+    def __init__(self, inner: ObjectStore, seconds: float, *, clock: Clock | None = None) -> None:
+        super().__init__(inner)
+        self._seconds = seconds
+        self._clock = clock or SystemClock()
+
+    def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
+        self._clock.sleep(self._seconds)
+        return super()._around(operation, key, request)
+
+
+class InjectedError(Exception):
+    """A fault put in on purpose."""
+
+    def __init__(self, meaning: Meaning) -> None:
+        super().__init__(meaning)
+        self.meaning = meaning
+
+
+class FaultyObjectStore(WrapperObjectStore):
+    """Fails requests as told by `fail`, in order; the rest pass."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._faults: dict[Operation, deque[tuple[Meaning | None, bool]]] = {}
+        self._lock = threading.Lock()
+
+    def fail(
+        self, operation: Operation, meaning: Meaning | None = Meaning.TRY_AGAIN, *, stored: bool = False, times: int = 1
+    ) -> None:
+        """Fail the next ``times`` requests of an operation; with ``stored`` the request is carried out and its answer lost.
+
+        A ``meaning`` of None lets a request pass: for failing a later one.
+        """
+        with self._lock:
+            self._faults.setdefault(operation, deque()).extend([(meaning, stored)] * times)
+
+    def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
+        with self._lock:
+            planned = self._faults.get(operation)
+            meaning, stored = planned.popleft() if planned else (None, False)
+        if meaning is None:
+            return super()._around(operation, key, request)
+        if stored:
+            super()._around(operation, key, request)
+        raise InjectedError(meaning)
+
+    def classify(self, error: Exception) -> Failure | None:
+        if isinstance(error, InjectedError):
+            return Failure(error.meaning, f"injected: {error.meaning.value}")
+        return super().classify(error)

@@ -1,0 +1,259 @@
+"""The key grammar: the only place that builds or takes apart a storage key. Never does I/O.
+
+::
+
+    <root>/<tenant>/<agent>/<session>/events/<seqStart>-<seqEnd>-<writerId>.jsonl    a segment
+    <root>/<tenant>/<agent>/<session>/events/deleting-<n>, deleted-<n>               deletion markers
+    <root>/<tenant>/<agent>/<session>/index/<segment name>.json                      a segment index
+    <root>/<tenant>/<agent>/<session>/payloads/<sha256>                              an offloaded payload
+
+What does not match belongs to somebody else: parsing it gives None, and nobody touches it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from transcript_backends.errors import InvalidRefError, InvalidSegmentError
+
+MAX_SEQ = 2**63 - 1
+MAX_KEY_BYTES = 1024
+MAX_ID_BYTES = 255
+_SEQ_DIGITS = 19
+
+EVENTS, INDEX, PAYLOADS = "events/", "index/", "payloads/"
+
+_NUMBER = "[0-9]+"  # never \d or int() alone: both take digits of other scripts, int() also blanks, signs and _
+_SEGMENT = re.compile(rf"({_NUMBER})-({_NUMBER})-([^./]+)\.jsonl")
+_COMPACTED = re.compile(r"compacted-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})")
+_MARKER = re.compile(r"(deleting|deleted)-([1-9][0-9]{0,18})")
+_PAYLOAD = re.compile(r"[0-9a-f]{64}")
+_WRITER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_LONGEST_NAME = EVENTS + "9" * _SEQ_DIGITS + "-" + "9" * _SEQ_DIGITS + "-" + "w" * 64 + ".jsonl"
+
+
+# --- ids <-> path segments --------------------------------------------------------------------------------------------
+
+_TO_ESCAPE = re.compile(rb"[^A-Za-z0-9_.-]|^\.|\.$")
+_ESCAPED = re.compile(rb"=([0-9A-F]{2})")
+
+
+def escape(text: str) -> str:
+    """One id as one path segment: pure ASCII, reversible, no two ids alike.
+
+    Bytes of the UTF-8 form outside ``[A-Za-z0-9_.-]``, a leading dot and a trailing dot become ``=XX`` (upper-case hex).
+
+    Raises:
+        InvalidRefError: the text holds a lone surrogate, which has no UTF-8 form.
+    """
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRefError(
+            f"{text!r} can't be part of a key: it holds a lone surrogate (half a character); repair the text first"
+        ) from error
+    return _TO_ESCAPE.sub(lambda found: b"=%02X" % found.group()[0], raw).decode("ascii")
+
+
+def unescape(segment: str) -> str:
+    """The id a path segment stands for; characters that need no escape may stand for themselves.
+
+    Raises:
+        InvalidRefError: a ``=`` that starts no escape, or bytes that are no UTF-8.
+    """
+    try:
+        raw = segment.encode()
+        if b"=" in _ESCAPED.sub(b"", raw):
+            raise InvalidRefError(f"{segment!r} holds a '=' that starts no =XX escape: write a literal '=' as =3D")
+        return _ESCAPED.sub(lambda found: bytes.fromhex(found.group(1).decode()), raw).decode()
+    except UnicodeError as error:
+        raise InvalidRefError(f"{segment!r} is no escaped UTF-8 text") from error
+
+
+def check_id(value: object, what: str) -> str:
+    """``value`` as an escaped path segment, or an `InvalidRefError` that says what is wrong with it."""
+    if not isinstance(value, str):
+        raise InvalidRefError(f"the {what} must be text, not {type(value).__name__}")
+    if not value.strip():
+        raise InvalidRefError(f"the {what} is blank: {value!r}; give it at least one visible character")
+    escaped = escape(value)
+    if len(escaped) > MAX_ID_BYTES:
+        raise InvalidRefError(
+            f"the {what} {value[:40]!r}... takes {len(escaped)} bytes once escaped, {MAX_ID_BYTES} is the limit; "
+            "use a shorter id (a hash of it, for one)"
+        )
+    return escaped
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
+
+
+class SegmentName(NamedTuple):
+    """The numbers and the writer in a segment's name; ``str()`` gives the canonical, zero-padded name."""
+
+    seq_start: int
+    seq_end: int
+    writer_id: str
+
+    def __str__(self) -> str:
+        return f"{self.seq_start:0{_SEQ_DIGITS}d}-{self.seq_end:0{_SEQ_DIGITS}d}-{self.writer_id}.jsonl"
+
+    @property
+    def generation(self) -> int | None:
+        """The generation in the name of a compacted segment, None for any other segment."""
+        found = _COMPACTED.fullmatch(self.writer_id)
+        return int(found.group(1)) if found else None
+
+
+def parse_segment_name(name: str) -> SegmentName | None:
+    """Read a segment's name, padded or not; None where it is no segment's."""
+    found = _SEGMENT.fullmatch(name)
+    if not found:
+        return None
+    first, last = found.group(1).lstrip("0"), found.group(2).lstrip("0")
+    if len(first) > _SEQ_DIGITS or len(last) > _SEQ_DIGITS:  # int() refuses very long numbers
+        return None
+    start, end = int(first or "0"), int(last or "0")
+    return SegmentName(start, end, found.group(3)) if start <= end <= MAX_SEQ else None
+
+
+def check_writer_id(writer_id: object) -> str:
+    """``writer_id`` unchanged, or an `InvalidSegmentError`. It is never rewritten: two rewritten ids could meet in one key."""
+    if not isinstance(writer_id, str) or not _WRITER_ID.fullmatch(writer_id):
+        raise InvalidSegmentError(f"writer id {writer_id!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ -")
+    if writer_id.startswith("compacted-"):
+        raise InvalidSegmentError(f"writer id {writer_id!r} starts with 'compacted-', which is kept for compacted segments")
+    return writer_id
+
+
+def check_range(seq_start: object, seq_end: object) -> int:
+    """The number of records in an inclusive range, or an `InvalidSegmentError`."""
+    for name, seq in (("seq_start", seq_start), ("seq_end", seq_end)):
+        if not isinstance(seq, int) or isinstance(seq, bool):
+            raise InvalidSegmentError(f"{name} must be an integer, not {type(seq).__name__}")
+        if not 0 <= seq <= MAX_SEQ:
+            raise InvalidSegmentError(f"{name} {seq} is outside 0 ... {MAX_SEQ} (2^63-1)")
+    assert isinstance(seq_start, int)
+    assert isinstance(seq_end, int)
+    if seq_start > seq_end:
+        raise InvalidSegmentError(f"seq_start {seq_start} is greater than seq_end {seq_end}; the range is inclusive")
+    return seq_end - seq_start + 1
+
+
+# --- whole keys -------------------------------------------------------------------------------------------------------
+
+
+class SegmentKey(NamedTuple):
+    """The key of a segment."""
+
+    name: SegmentName
+
+
+class MarkerKey(NamedTuple):
+    """The key of a deletion marker; ``done`` tells ``deleted`` from ``deleting``."""
+
+    done: bool
+    number: int
+
+
+class IndexKey(NamedTuple):
+    """The key of a segment index."""
+
+    segment: SegmentName
+
+
+class PayloadKey(NamedTuple):
+    """The key of an offloaded payload."""
+
+    sha256: str
+
+
+ParsedKey = SegmentKey | MarkerKey | IndexKey | PayloadKey
+
+
+def parse_object(rest: str) -> ParsedKey | None:
+    """Read what follows a session's prefix; None for somebody else's object."""
+    if rest.startswith(EVENTS):
+        name = parse_segment_name(rest[len(EVENTS) :])
+        if name:
+            return SegmentKey(name)
+        marker = _MARKER.fullmatch(rest, len(EVENTS))
+        return MarkerKey(marker.group(1) == "deleted", int(marker.group(2))) if marker else None
+    if rest.startswith(INDEX) and rest.endswith(".json"):
+        name = parse_segment_name(rest[len(INDEX) : -len(".json")])
+        return IndexKey(name) if name and name.generation is not None else None
+    if rest.startswith(PAYLOADS) and _PAYLOAD.fullmatch(rest, len(PAYLOADS)):
+        return PayloadKey(rest[len(PAYLOADS) :])
+    return None
+
+
+class TranscriptKeys:
+    """The keys of one transcript below one root.
+
+    Args:
+        root: the store's root inside its container, empty or ending in ``/``.
+        ref_prefix: `TranscriptRef.prefix`.
+
+    Raises:
+        InvalidRefError: the longest key of this transcript would pass 1,024 bytes.
+    """
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, root: str, ref_prefix: str) -> None:
+        self.prefix = root + ref_prefix
+        longest = len(self.prefix.encode()) + len(_LONGEST_NAME)
+        if longest > MAX_KEY_BYTES:
+            raise InvalidRefError(
+                f"keys of transcript {ref_prefix[:60]!r}... would take up to {longest} bytes, {MAX_KEY_BYTES} is the limit; "
+                "use shorter ids or a shorter prefix in the store URL"
+            )
+
+    def segment(self, seq_start: int, seq_end: int, writer_id: str) -> str:
+        return f"{self.prefix}{EVENTS}{SegmentName(seq_start, seq_end, writer_id)}"
+
+    def deleting(self, number: int) -> str:
+        return f"{self.prefix}{EVENTS}deleting-{number}"
+
+    def deleted(self, number: int) -> str:
+        return f"{self.prefix}{EVENTS}deleted-{number}"
+
+    def parse(self, key: str) -> ParsedKey | None:
+        return parse_object(key[len(self.prefix) :]) if key.startswith(self.prefix) else None
+
+
+def split_key(root: str, key: str) -> tuple[tuple[str, str, str], ParsedKey] | None:
+    """The ids (tenant, agent, session) and the kind of a key below ``root``; None for somebody else's object."""
+    parts = key[len(root) :].split("/", 3) if key.startswith(root) else []
+    if len(parts) != 4:
+        return None
+    parsed = parse_object(parts[3])
+    if parsed is None:
+        return None
+    try:
+        tenant, agent, session = map(unescape, parts[:3])
+    except InvalidRefError:
+        return None
+    ids = (tenant, agent, session)
+    return (ids, parsed) if [escape(each) for each in ids] == parts[:3] and all(map(str.strip, ids)) else None
+
+
+# --- roots ------------------------------------------------------------------------------------------------------------
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def placeholders(root: str) -> list[str]:
+    """The names of the placeholders in a root, in order; each is a whole path segment, ``{name}``."""
+    return [found.group(1) for part in root.split("/") if (found := _PLACEHOLDER.fullmatch(part))]
+
+
+def fill(root: str, values: Mapping[str, str]) -> str:
+    """A root with its placeholders filled, each value escaped as one path segment."""
+    parts = (
+        check_id(values[found.group(1)], found.group(1)) if (found := _PLACEHOLDER.fullmatch(part)) else part
+        for part in root.split("/")
+    )
+    return "/".join(parts)

@@ -1,0 +1,160 @@
+"""`ObjectTranscriptStore`: transcripts on any object store. A thin front over the modules that do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from transcript_backends import keys
+from transcript_backends.container import Container
+from transcript_backends.deletion import DeleteResult, delete_transcript
+from transcript_backends.errors import InvalidRefError, InvalidSegmentError, TranscriptStoreError
+from transcript_backends.keys import SegmentKey, TranscriptKeys
+from transcript_backends.listing import Listing, SegmentInfo, list_refs, list_transcript
+from transcript_backends.reading import read_records
+from transcript_backends.records import Record, normalize
+from transcript_backends.refs import RuntimeContext, TranscriptRef
+from transcript_backends.store import CompactionPolicy, CompactionResult
+
+
+class ObjectTranscriptStore:
+    """Implements `TranscriptStore` on one container. Safe to share between threads; a context manager.
+
+    Args:
+        container: where the objects are.
+        root: prefix of all keys, empty or ending in ``/``; may hold placeholders (``{tenant}/``).
+        reopen: makes the same store again, for pickling; None where only its owner can.
+    """
+
+    def __init__(
+        self,
+        container: Container,
+        root: str = "",
+        *,
+        reopen: tuple[Callable[..., ObjectTranscriptStore], tuple[Any, ...]] | None = None,
+    ) -> None:
+        self._container = container
+        self._root = root
+        self.placeholders = keys.placeholders(root)  # the names that a runtime context must fill
+        self._reopen = reopen
+
+    # --- the protocol -------------------------------------------------------------------------------------------------
+
+    def append_segment(self, ref: TranscriptRef, seq_start: int, seq_end: int, writer_id: str, jsonl: bytes) -> str:
+        """See `TranscriptStore.append_segment`. One request where all goes well."""
+        key = self._names(ref).segment(*self._checked_name(seq_start, seq_end, writer_id))
+        count = seq_end - seq_start + 1
+        self._container.create(key, normalize(jsonl, count), {"tbcount": str(count), "tbschema": "1"})
+        return key
+
+    def list_segments(self, ref: TranscriptRef) -> list[SegmentInfo]:
+        """See `TranscriptStore.list_segments`. One request for each thousand objects."""
+        return self._list(ref).segments
+
+    def read_segment(self, segment_key: str) -> BinaryIO:
+        """See `TranscriptStore.read_segment`. One request."""
+        self._check_filled()
+        split = keys.split_key(self._root, segment_key) if isinstance(segment_key, str) else None
+        if split is None or not isinstance(split[1], SegmentKey):
+            raise InvalidSegmentError(
+                f"{segment_key!r} is no key of a segment in {self}; keys come from append_segment and list_segments"
+            )
+        return self._container.open(segment_key)
+
+    def compact(self, ref: TranscriptRef, policy: CompactionPolicy | None = None) -> CompactionResult:
+        """See `TranscriptStore.compact`. Not in this version."""
+        raise TranscriptStoreError(f"compaction is not available in this version; {ref} was left as it is and reads as before")
+
+    def with_runtime_context(self, rc: RuntimeContext) -> ObjectTranscriptStore:
+        """See `TranscriptStore.with_runtime_context`. The view shares this store's connections."""
+        if not self.placeholders:
+            return self
+        values = {name: rc.value(name) for name in self.placeholders}
+        missing = [name for name, value in values.items() if value is None]
+        if missing:
+            raise InvalidRefError(f"the runtime context has no {', '.join(missing)}, which {self} needs; set it")
+        root = keys.fill(self._root, {name: value for name, value in values.items() if value is not None})
+        reopen = (_filled, (*self._reopen, rc)) if self._reopen else None
+        return ObjectTranscriptStore(self._container, root, reopen=reopen)
+
+    def delete(self, ref: TranscriptRef, *, purge: bool = False) -> DeleteResult:
+        """See `TranscriptStore.delete`."""
+        return delete_transcript(self._container, self._names(ref), purge=purge)
+
+    # --- more than the protocol ---------------------------------------------------------------------------------------
+
+    def records(
+        self, ref: TranscriptRef, *, start_seq: int = 0, end_seq: int | None = None, limit: int | None = None
+    ) -> Iterator[Record]:
+        """The records in order of (seq, writer id), each once; a generator that holds a connection until it is closed.
+
+        Args:
+            ref: the transcript.
+            start_seq, end_seq: inclusive bounds.
+            limit: how many at most.
+        """
+        return read_records(self._container, self.list_segments(ref), start_seq=start_seq, end_seq=end_seq, limit=limit)
+
+    def next_seq(self, ref: TranscriptRef) -> int:
+        """One past the highest seq of any writer, 0 for an empty transcript."""
+        return self._list(ref).next_seq
+
+    def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> Iterator[TranscriptRef]:
+        """The transcripts that hold a segment, each once, in order of their keys; a page of the listing at a time."""
+        self._check_filled()
+        return list_refs(self._container, self._root, tenant, agent_id)
+
+    def close(self) -> None:
+        """Close the connections, those of views included; later calls raise `StoreClosedError`."""
+        self._container.close()
+
+    def __enter__(self) -> ObjectTranscriptStore:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        """The store's location as a URL, without settings."""
+        return f"{self._container.driver.location}/{self._root}".rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._reopen is None:
+            raise TypeError(
+                f"{self!r} can't be pickled: it holds a client, an object or a secret; open the store in the other process"
+            )
+        return self._reopen
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _list(self, ref: TranscriptRef) -> Listing:
+        return list_transcript(self._container, self._names(ref))
+
+    def _names(self, ref: TranscriptRef) -> TranscriptKeys:
+        self._check_filled()
+        if not isinstance(ref, TranscriptRef):
+            raise InvalidRefError(
+                f"a transcript is named by a TranscriptRef, not {type(ref).__name__}; see TranscriptRef.parse"
+            )
+        return TranscriptKeys(self._root, ref.prefix)
+
+    def _check_filled(self) -> None:
+        if self.placeholders:
+            wanted = ", ".join(self.placeholders)
+            raise InvalidRefError(
+                f"{self} has placeholders to fill ({wanted}): use store.with_runtime_context(RuntimeContext(...)) first"
+            )
+
+    @staticmethod
+    def _checked_name(seq_start: int, seq_end: int, writer_id: str) -> tuple[int, int, str]:
+        keys.check_range(seq_start, seq_end)
+        return seq_start, seq_end, keys.check_writer_id(writer_id)
+
+
+def _filled(
+    reopen: Callable[..., ObjectTranscriptStore], arguments: tuple[Any, ...], rc: RuntimeContext
+) -> ObjectTranscriptStore:
+    return reopen(*arguments).with_runtime_context(rc)

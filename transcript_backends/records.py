@@ -1,0 +1,130 @@
+"""Records, and the rules of a JSONL payload. Works on bytes, never does I/O."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from transcript_backends.errors import CorruptSegmentError, InvalidSegmentError
+
+MAX_LINE_BYTES = 4 * 1024 * 1024  # longer lines can't be read by other readers of the layout
+
+_BOM = b"\xef\xbb\xbf"
+_CR_LF = re.compile(rb"\r+\n")
+
+
+class Record(NamedTuple):
+    """One line of a transcript.
+
+    Attributes:
+        seq: its number, 0 ... 2^63-1. Two writers may use the same.
+        writer_id: who wrote it; with ``seq`` it identifies the record.
+        line: the bytes as stored, without the newline.
+    """
+
+    seq: int
+    writer_id: str
+    line: bytes
+
+    def json(self) -> Any:
+        """The parsed object.
+
+        Raises:
+            CorruptSegmentError: the line is not JSON (another program's write was cut short, say).
+        """
+        try:
+            return json.loads(self.line)
+        except (ValueError, RecursionError) as error:
+            raise CorruptSegmentError(f"record {self.seq} of writer {self.writer_id} is not JSON: {error}") from error
+
+
+def normalize(jsonl: bytes, count: int) -> bytes:
+    """The payload as it is stored: every line a JSON object and ended by one LF, all else byte for byte.
+
+    CR LF line ends become LF, a missing final newline is added.
+
+    Args:
+        jsonl: UTF-8, one JSON object a line.
+        count: how many lines there must be.
+
+    Raises:
+        InvalidSegmentError: names the line and what is wrong with it.
+    """
+    if not isinstance(jsonl, (bytes, bytearray, memoryview)):
+        raise InvalidSegmentError(f"the payload must be bytes, not {type(jsonl).__name__}; encode text as UTF-8")
+    body = bytes(jsonl)
+    if not body:
+        raise InvalidSegmentError("the payload is empty; a segment holds at least one record")
+    if body.startswith(_BOM):
+        raise InvalidSegmentError("the payload starts with a byte-order mark; remove its three bytes EF BB BF")
+    if not body.endswith(b"\n"):
+        body += b"\n"
+    if b"\r\n" in body:
+        body = _CR_LF.sub(b"\n", body)
+    lines = body.split(b"\n")
+    lines.pop()
+    for number, line in enumerate(lines, 1):
+        check_line(line, number)
+    if len(lines) != count:
+        raise InvalidSegmentError(
+            f"the payload has {len(lines)} lines, the range names {count} records; one line is one record"
+        )
+    return body
+
+
+def check_line(line: bytes, number: int) -> None:
+    """Accept one line (without its newline) of a payload, or raise an `InvalidSegmentError` naming its number."""
+    if len(line) > MAX_LINE_BYTES:
+        raise InvalidSegmentError(
+            f"line {number} is {len(line)} bytes long, {MAX_LINE_BYTES} is the limit; keep large values outside the line"
+        )
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidSegmentError(f"line {number} is not UTF-8 at byte {error.start}: {error.reason}") from error
+    if not _is_plain_object(line):
+        _explain(line, number)
+
+
+def _is_plain_object(line: bytes) -> bool:
+    """Whether the fast parser takes the line as a JSON object. It refuses some that are one (lone surrogates)."""
+    try:
+        _fast_parser()(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@functools.cache
+def _fast_parser() -> Callable[[bytes], object]:
+    import msgspec  # 30 ms to import, which programs that only read don't pay
+
+    return msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _explain(line: bytes, number: int) -> None:
+    """The verdict of the standard library's parser, in words."""
+    if not line.strip():
+        raise InvalidSegmentError(f"line {number} is blank; every line must hold one JSON object")
+    if line.startswith(_BOM):
+        raise InvalidSegmentError(f"line {number} starts with a byte-order mark; remove its three bytes EF BB BF")
+    if b"\0" in line:
+        raise InvalidSegmentError(f"line {number} holds a raw NUL byte at {line.index(0)}; write it as \\u0000 inside a string")
+
+    def no_constant(name: str) -> None:
+        raise InvalidSegmentError(f"line {number} holds {name}, which is not JSON; write null or a string")
+
+    try:
+        value = json.loads(line.decode(), parse_constant=no_constant, parse_int=float)
+    except RecursionError as error:
+        raise InvalidSegmentError(f"line {number} is nested too deeply for JSON parsers") from error
+    except ValueError as error:
+        if isinstance(error, InvalidSegmentError):
+            raise
+        raise InvalidSegmentError(f"line {number} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        kind = {list: "an array", str: "a string", float: "a number", bool: "true or false", type(None): "null"}[type(value)]
+        raise InvalidSegmentError(f"line {number} is {kind}; every line must be a JSON object")

@@ -1,0 +1,151 @@
+"""From a URL to a store: which backend serves a scheme, ours or another package's, and what is missing where none does."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from transcript_backends import urls
+from transcript_backends.container import Container, RetryPolicy
+from transcript_backends.drivers.driver import ObjectStore
+from transcript_backends.errors import AccessDeniedError, InvalidURLError, MissingExtraError, TranscriptStoreError
+from transcript_backends.object_store import ObjectTranscriptStore
+from transcript_backends.urls import Setting, StoreURL
+
+ENTRY_POINT_GROUP = "transcript_backends.backends"
+URL_VARIABLE = "TRANSCRIPT_STORE_URL"
+
+_COMMON = (
+    Setting("conditional_writes", choices=("on", "off")),
+    Setting("max_attempts", "int"),
+    Setting("retry_deadline", "seconds"),
+    Setting("clock", "object"),
+)
+
+
+class Backend(NamedTuple):
+    """What serves a URL scheme. Another package registers one under the entry-point group `ENTRY_POINT_GROUP`, by scheme.
+
+    Attributes:
+        open: makes the driver from a parsed URL and its settings by canonical name.
+        settings: what it takes besides the common settings.
+    """
+
+    open: Callable[[StoreURL, Mapping[str, Any]], ObjectStore]
+    settings: tuple[Setting, ...] = ()
+
+
+def _local() -> Backend:
+    from transcript_backends.drivers.local import LocalObjectStore
+
+    return Backend(lambda url, settings: LocalObjectStore(url.container))
+
+
+def _memory() -> Backend:
+    from transcript_backends.drivers import memory
+
+    return Backend(lambda url, settings: memory.named(url.container))
+
+
+def _s3() -> Backend:
+    s3 = _import_extra("transcript_backends.drivers.s3", extra="s3", package="boto3")
+    return Backend(s3.open_url, s3.SETTINGS)
+
+
+_BUILT_IN: dict[str, Callable[[], Backend]] = {"s3": _s3, "s3a": _s3, "file": _local, "local": _local, "memory": _memory}
+
+
+def _import_extra(module: str, *, extra: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(("boto", package)):
+            raise
+        raise MissingExtraError(
+            f"this store needs {package}, which is not installed: pip install 'transcript-backends[{extra}]'", name=package
+        ) from error
+
+
+def find_backend(scheme: str) -> Backend:
+    """The backend of a scheme; ours come first, so no package can replace them by accident.
+
+    Raises:
+        InvalidURLError: nobody serves it.
+        MissingExtraError: it needs a package that is not installed.
+    """
+    if scheme in _BUILT_IN:
+        return _BUILT_IN[scheme]()
+    from importlib.metadata import entry_points
+
+    found = {each.name: each for each in entry_points(group=ENTRY_POINT_GROUP)}
+    if scheme not in found:
+        known = sorted(_BUILT_IN.keys() | found.keys())
+        near = difflib.get_close_matches(scheme, known) or known
+        raise InvalidURLError(
+            f"no backend serves {scheme}://; did you mean {', '.join(f'{each}://' for each in near)}? Packages add schemes "
+            f"through the entry-point group {ENTRY_POINT_GROUP}"
+        )
+    backend = found[scheme].load()
+    if not isinstance(backend, Backend):
+        raise TranscriptStoreError(
+            f"the entry point {found[scheme].value!r} for {scheme}:// is a {type(backend).__name__}, not a Backend; "
+            "tell the authors of that package"
+        )
+    return backend
+
+
+def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptStore:
+    """Open the store a URL names. Object stores are contacted on first use; a directory is made where it is missing.
+
+    Args:
+        url: see docs/urls.md. None: the environment variable ``TRANSCRIPT_STORE_URL``, else a directory in the user's data
+            directory.
+        **options: settings, by the names of the URL's parameters; they win over the URL. Secrets and ready objects can be
+            given here only.
+
+    Raises:
+        InvalidURLError: the URL or a setting is wrong.
+        MissingExtraError: the backend's package is not installed.
+        AccessDeniedError: a directory can't be made.
+    """
+    if url is None:
+        url = os.environ.get(URL_VARIABLE) or default_url()
+    parsed = urls.parse(url)
+    backend = find_backend(parsed.scheme)
+    known = (*_COMMON, *backend.settings)
+    settings = urls.settings(parsed, options, known, os.environ)
+    try:
+        driver = backend.open(parsed, settings)
+    except OSError as error:
+        if isinstance(error, TranscriptStoreError):
+            raise
+        raise AccessDeniedError(
+            f"can't open {parsed}: {error.strerror or error}; check the path and its permissions"
+        ) from error
+    retry = RetryPolicy()
+    container = Container(
+        driver,
+        retry=RetryPolicy(
+            max_attempts=settings.get("max_attempts", retry.max_attempts),
+            deadline=settings.get("retry_deadline", retry.deadline),
+        ),
+        clock=settings.get("clock"),
+        conditional_writes=settings.get("conditional_writes", "on"),
+    )
+    private = {each.name for each in known if each.secret or each.kind == "object"}
+    reopen = None if private & settings.keys() else (_open_again, (url, options))
+    return ObjectTranscriptStore(container, parsed.root, reopen=reopen)
+
+
+def _open_again(url: str, options: Mapping[str, Any]) -> ObjectTranscriptStore:
+    return open_store(url, **options)
+
+
+def default_url() -> str:
+    """The store used where nothing is configured: a directory of the user's own."""
+    import platformdirs
+
+    return str(urls.parse(os.path.join(platformdirs.user_data_dir("transcript-backends", appauthor=False), "store")))
