@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from transcript_backends.listing import SegmentInfo
     from transcript_backends.object_store import ObjectTranscriptStore
-    from transcript_backends.records import Record
+    from transcript_backends.records import Record, check_jsonl
     from transcript_backends.refs import RuntimeContext, TranscriptRef
     from transcript_backends.registry import Backend, open_store
     from transcript_backends.store import CompactionPolicy, CompactionResult, TranscriptStore
@@ -64,6 +64,7 @@ __all__ = [
     "TranscriptStore",
     "TranscriptStoreError",
     "UnexpectedResponseError",
+    "check_jsonl",
     "diagnose",
     "open_store",
 ]
@@ -75,6 +76,7 @@ _HOMES = {
     "SegmentInfo": "listing",
     "ObjectTranscriptStore": "object_store",
     "Record": "records",
+    "check_jsonl": "records",
     "RuntimeContext": "refs",
     "TranscriptRef": "refs",
     "Backend": "registry",

@@ -42,13 +42,26 @@ class Record(NamedTuple):
 
 
 def normalize(jsonl: bytes, count: int) -> bytes:
-    """The payload as it is stored: every line a JSON object and ended by one LF, all else byte for byte.
+    """The payload of a segment of ``count`` records as it is stored: `check_jsonl`, and the right number of lines.
+
+    Raises:
+        InvalidSegmentError: names the line and what is wrong with it.
+    """
+    body = check_jsonl(jsonl)
+    lines = body.count(b"\n")
+    if lines != count:
+        raise InvalidSegmentError(f"the payload has {lines} lines, the range names {count} records; one line is one record")
+    return body
+
+
+def check_jsonl(jsonl: bytes, *, first_line: int = 1) -> bytes:
+    """Whole lines as they are stored: each a JSON object of at most 4 MiB, ended by one LF, all else byte for byte.
 
     CR LF line ends become LF, a missing final newline is added.
 
     Args:
-        jsonl: UTF-8, one JSON object a line.
-        count: how many lines there must be.
+        jsonl: UTF-8, one JSON object a line, at least one.
+        first_line: the number that messages give the first line.
 
     Raises:
         InvalidSegmentError: names the line and what is wrong with it.
@@ -58,24 +71,18 @@ def normalize(jsonl: bytes, count: int) -> bytes:
     body = bytes(jsonl)
     if not body:
         raise InvalidSegmentError("the payload is empty; a segment holds at least one record")
-    if body.startswith(_BOM):
-        raise InvalidSegmentError("the payload starts with a byte-order mark; remove its three bytes EF BB BF")
     if not body.endswith(b"\n"):
         body += b"\n"
     if b"\r\n" in body:
         body = _CR_LF.sub(b"\n", body)
     lines = body.split(b"\n")
     lines.pop()
-    for number, line in enumerate(lines, 1):
-        check_line(line, number)
-    if len(lines) != count:
-        raise InvalidSegmentError(
-            f"the payload has {len(lines)} lines, the range names {count} records; one line is one record"
-        )
+    for number, line in enumerate(lines, first_line):
+        _check_line(line, number)
     return body
 
 
-def check_line(line: bytes, number: int) -> None:
+def _check_line(line: bytes, number: int) -> None:
     """Accept one line (without its newline) of a payload, or raise an `InvalidSegmentError` naming its number."""
     if len(line) > MAX_LINE_BYTES:
         raise InvalidSegmentError(
