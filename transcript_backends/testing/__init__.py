@@ -1,0 +1,29 @@
+"""The suites that every backend of this package passes, for backends of your own (needs pytest).
+
+A driver proves itself with one fixture::
+
+    class TestMyDriver(DriverContract):
+        @pytest.fixture
+        def driver(self):
+            return MyObjectStore(...)
+
+and a whole store, of whatever make, with one as well::
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self):
+            return open_store("mine://...")
+
+`SharedStoreContract` adds processes: its fixture ``store_url`` is a URL that several of them can open at once.
+"""
+
+import pytest
+
+for _module in ("drivers", "stores", "shared"):
+    pytest.register_assert_rewrite(f"{__name__}.{_module}")
+
+from transcript_backends.testing.drivers import DriverContract  # noqa: E402
+from transcript_backends.testing.shared import SharedStoreContract  # noqa: E402
+from transcript_backends.testing.stores import StoreContract  # noqa: E402
+
+__all__ = ["DriverContract", "SharedStoreContract", "StoreContract"]

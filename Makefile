@@ -1,0 +1,36 @@
+# `make demo` and `make test` set up all they need: Python 3.10 or newer with pip is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check fmt clean
+
+demo: .venv/ready  ## the main job, on a store in a temporary folder
+	@$(BIN)/python docs/examples/demo.py
+
+test: .venv/ready .venv-localstack/ready  ## the whole suite, servers included
+	$(BIN)/python -m pytest
+
+check: .venv/ready .venv-localstack/ready  ## what a change must pass
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest
+
+fmt: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+.venv-localstack/ready: localstack/requirements.txt
+	test -x .venv-localstack/bin/python || $(PYTHON) -m venv .venv-localstack
+	.venv-localstack/bin/python -m pip install --quiet --requirement localstack/requirements.txt
+	touch $@
+
+clean:
+	rm -rf .venv .venv-localstack dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,302 @@
+"""What every store must do, through the public API only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from functools import partial
+
+import pytest
+
+from transcript_backends import (
+    InvalidRefError,
+    InvalidSegmentError,
+    ObjectTranscriptStore,
+    RuntimeContext,
+    SegmentConflictError,
+    SegmentNotFoundError,
+    TranscriptRef,
+)
+from transcript_backends.testing.racing import CREATORS, ROUNDS, all_at_once
+
+_MANY = 1001
+
+IDS = [
+    "A",
+    "A-B",
+    "A.C",
+    "a b",
+    "..",
+    "日本",
+    "=41",
+    "x/y",
+    "n" * 200,
+    "🙂",
+    "agent:1:main",
+    "a%2Fb",
+    "a/b",
+    "\\..\\x",
+    "tab\tnul\0",
+]
+
+KEPT_LINES = [
+    b'{"lone":"\\ud800"}',
+    '{"separators":"\u2028\u2029\u0085"}'.encode(),
+    b'{"twice":1,"twice":2}',
+    b'{"big":' + b"9" * 5000 + b"}",
+    b'{"float":1e400}',
+    b'  {"a" :\t1 ,\r"b":[ ]}  ',
+    b'{"long":"' + b"x" * 100_000 + b'"}',
+    b"{}",
+]
+
+BAD_PAYLOADS = {
+    "not UTF-8": b'{"a":"\xff"}\n',
+    "not JSON": b"{a:1}\n",
+    "NaN": b'{"a":NaN}\n',
+    "Infinity": b'{"a":[-Infinity]}\n',
+    "an array": b"[1]\n",
+    "a scalar": b"1\n",
+    "a raw NUL": b'{"a":"\0"}\n',
+    "a byte-order mark": b'\xef\xbb\xbf{"a":1}\n',
+    "a line too many": b'{"a":1}\n{"a":2}\n',
+    "a blank line": b"\n",
+    "nothing": b"",
+    "a line over 4 MiB": b'{"a":"' + b"x" * 4 * 1024 * 1024 + b'"}\n',
+}
+
+
+def lines_of(*numbers: int, text: str = "line") -> bytes:
+    """A payload of one line for each number."""
+    return b"".join(b'{"n":%d,"text":"%s"}\n' % (number, text.encode()) for number in numbers)
+
+
+class StoreContract:
+    """Inherit, and give a fixture ``store``. Every test uses transcripts of its own, so a store may be shared."""
+
+    @pytest.fixture
+    def store(self) -> ObjectTranscriptStore:
+        pytest.fail("give a fixture `store`")
+
+    @pytest.fixture
+    def tenant(self) -> str:
+        return f"tenant-{os.urandom(6).hex()}"
+
+    @pytest.fixture
+    def ref(self, tenant: str) -> TranscriptRef:
+        return TranscriptRef(tenant, "agent", "session")
+
+    @pytest.fixture
+    def threads(self) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(CREATORS) as pool:
+            yield pool
+
+    def stored(self, store: ObjectTranscriptStore, key: str) -> bytes:
+        with store.read_segment(key) as stream:
+            return stream.read()
+
+    # --- append, list, read -------------------------------------------------------------------------------------------
+
+    def test_a_segment_is_listed_and_read_as_it_was_appended(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        payload = lines_of(7, 8, 9)
+        key = store.append_segment(ref, 7, 9, "writer-1", payload)
+        assert key.endswith(f"{ref.prefix}events/0000000000000000007-0000000000000000009-writer-1.jsonl")
+        (segment,) = store.list_segments(ref)
+        assert segment[:4] == (key, 7, 9, "writer-1")
+        assert segment.size == len(payload)
+        assert segment.created_at.utcoffset() == timedelta(0)
+        assert abs(datetime.now(timezone.utc) - segment.created_at) < timedelta(minutes=15)
+        assert self.stored(store, key) == payload
+        assert store.next_seq(ref) == 10
+
+    def test_a_transcript_that_does_not_exist_is_empty(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        assert store.list_segments(ref) == []
+        assert list(store.records(ref)) == []
+        assert store.next_seq(ref) == 0
+        assert store.delete(ref).deleted == 0
+
+    def test_appending_the_same_again_succeeds_and_stores_once(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        keys = {store.append_segment(ref, 0, 1, "w", lines_of(0, 1)) for _ in range(3)}
+        assert [segment.key for segment in store.list_segments(ref)] == list(keys)
+
+    @pytest.mark.parametrize(
+        "other", [lines_of(5), lines_of(0) + b" \n", b'{"m":0,"text":"line"}\n'], ids=["seq", "size", "byte"]
+    )
+    def test_other_content_under_the_same_name_is_refused_and_nothing_changes(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, other: bytes
+    ) -> None:
+        key = store.append_segment(ref, 0, 0, "w", lines_of(0))
+        before = store.list_segments(ref)
+        with pytest.raises((SegmentConflictError, InvalidSegmentError)):
+            store.append_segment(ref, 0, 0, "w", other)
+        assert store.list_segments(ref) == before
+        assert self.stored(store, key) == lines_of(0)
+
+    @pytest.mark.parametrize("line", KEPT_LINES, ids=lambda line: line[:12].decode().strip())
+    def test_a_line_is_kept_byte_for_byte(self, store: ObjectTranscriptStore, ref: TranscriptRef, line: bytes) -> None:
+        key = store.append_segment(ref, 0, 1, "w", line + b"\r\n" + line)
+        assert self.stored(store, key) == (line + b"\n") * 2
+        assert [record.line for record in store.records(ref)] == [line, line]
+
+    @pytest.mark.parametrize("payload", BAD_PAYLOADS.values(), ids=BAD_PAYLOADS)
+    def test_a_bad_payload_is_refused_and_nothing_is_written(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, payload: bytes
+    ) -> None:
+        with pytest.raises(InvalidSegmentError):
+            store.append_segment(ref, 0, 0, "w", payload)
+        assert store.list_segments(ref) == []
+
+    @pytest.mark.parametrize(
+        ("start", "end", "writer"),
+        [(1, 0, "w"), (-1, -1, "w"), (2**63, 2**63, "w"), (0, 0, "compacted-0-0"), (0, 0, "w\n"), (0, 0, ""), (0, 0, "w" * 65)],
+    )
+    def test_a_bad_range_or_writer_is_refused(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, start: int, end: int, writer: str
+    ) -> None:
+        with pytest.raises(InvalidSegmentError):
+            store.append_segment(ref, start, end, writer, lines_of(0))
+        assert store.list_segments(ref) == []
+
+    def test_seqs_up_to_the_highest_work_and_sort_by_number(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        seqs = [2**63 - 1, 10, 9, 10**18, 0, 99]
+        for seq in seqs:
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        assert [segment.seq_start for segment in store.list_segments(ref)] == sorted(seqs)
+        assert [record.seq for record in store.records(ref)] == sorted(seqs)
+
+    def test_more_segments_than_a_page_are_all_seen_and_all_deleted(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef
+    ) -> None:
+        for seq in range(_MANY):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        assert [segment.seq_start for segment in store.list_segments(ref)] == list(range(_MANY))
+        assert store.next_seq(ref) == _MANY
+        assert store.delete(ref).deleted == _MANY
+        assert store.list_segments(ref) == []
+
+    def test_more_segments_than_a_page_are_seen_under_an_escaped_id(self, store: ObjectTranscriptStore, tenant: str) -> None:
+        ref = TranscriptRef(tenant, "agent", "a b/=c")
+        for seq in range(_MANY):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        assert len(store.list_segments(ref)) == _MANY
+        assert list(store.list_refs(tenant)) == [ref]
+
+    def test_a_stream_reads_by_pieces_and_lines_and_closes_early(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef
+    ) -> None:
+        payload = lines_of(*range(1000), text="x" * 600)
+        key = store.append_segment(ref, 0, 999, "w", payload)
+        with store.read_segment(key) as stream:
+            assert list(stream) == payload.splitlines(keepends=True)
+        with store.read_segment(key) as stream:
+            assert b"".join(iter(lambda: stream.read(999), b"")) == payload
+        for _ in range(20):
+            with store.read_segment(key) as stream:
+                assert stream.readline() == payload[: payload.index(b"\n") + 1]
+        assert self.stored(store, key) == payload
+
+    def test_a_missing_segment_is_not_found(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        key = store.append_segment(ref, 0, 0, "w", lines_of(0))
+        with pytest.raises(SegmentNotFoundError):
+            store.read_segment(key.replace("-w.jsonl", "-x.jsonl"))
+
+    @pytest.mark.parametrize("key", ["", "x", "a/b/c/events/0-0-w.txt", "../a/b/events/0-0-w.jsonl", "/etc/passwd"])
+    def test_what_is_no_segment_key_is_refused(self, store: ObjectTranscriptStore, key: str) -> None:
+        with pytest.raises(InvalidSegmentError):
+            store.read_segment(key)
+
+    # --- several writers ----------------------------------------------------------------------------------------------
+
+    def test_records_of_two_writers_come_by_seq_and_writer(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        store.append_segment(ref, 0, 3, "b", lines_of(0, 1, 2, 3, text="b"))
+        store.append_segment(ref, 2, 2, "a", lines_of(2, text="a"))
+        store.append_segment(ref, 3, 5, "a", lines_of(3, 4, 5, text="a"))
+        assert [(record.seq, record.writer_id) for record in store.records(ref)] == [
+            (0, "b"), (1, "b"), (2, "a"), (2, "b"), (3, "a"), (3, "b"), (4, "a"), (5, "a"),
+        ]  # fmt: skip
+        assert [record.seq for record in store.records(ref, start_seq=2, end_seq=3, limit=3)] == [2, 2, 3]
+
+    def test_of_many_creators_of_one_segment_exactly_one_wins(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
+    ) -> None:
+        for seq in range(ROUNDS):
+            payloads = [lines_of(creator, text="x" * 100) for creator in range(CREATORS)]
+            results = all_at_once(threads, [partial(store.append_segment, ref, seq, seq, "w", each) for each in payloads])
+            winners = [each for each, result in zip(payloads, results, strict=True) if isinstance(result, str)]
+            assert [type(result) for result in results if not isinstance(result, str)] == [SegmentConflictError] * (
+                CREATORS - 1
+            )
+            assert winners == [self.stored(store, store.list_segments(ref)[seq].key)]
+
+    def test_many_that_append_the_same_all_succeed(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
+    ) -> None:
+        call = partial(store.append_segment, ref, 0, 0, "w", lines_of(0))
+        assert len(set(all_at_once(threads, [call] * CREATORS))) == 1
+        assert len(store.list_segments(ref)) == 1
+
+    def test_writers_of_their_own_never_lose_a_line(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
+    ) -> None:
+        def write(writer: int) -> None:
+            for seq in range(10):
+                store.append_segment(ref, seq, seq, f"writer-{writer:02d}", lines_of(seq, text=str(writer)))
+
+        assert all_at_once(threads, [partial(write, writer) for writer in range(CREATORS)]) == [None] * CREATORS
+        expected = [(seq, f"writer-{writer:02d}") for seq in range(10) for writer in range(CREATORS)]
+        assert [(record.seq, record.writer_id) for record in store.records(ref)] == expected
+
+    # --- delete -------------------------------------------------------------------------------------------------------
+
+    def test_delete_removes_the_transcript_and_no_other(self, store: ObjectTranscriptStore, tenant: str) -> None:
+        doomed, *others = (TranscriptRef(tenant, "agent", name) for name in ("s1", "s10", "s1-x", "s1.x", "s"))
+        for each in (doomed, *others):
+            store.append_segment(each, 0, 0, "w", lines_of(0))
+            store.append_segment(each, 1, 1, "w", lines_of(1))
+        assert store.delete(doomed).deleted == 2
+        assert store.list_segments(doomed) == []
+        assert all(len(store.list_segments(each)) == 2 for each in others)
+        assert list(store.list_refs(tenant)) == sorted(others, key=lambda each: each.prefix)
+
+    def test_deleting_twice_finds_nothing_the_second_time(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        store.append_segment(ref, 0, 0, "w", lines_of(0))
+        assert [store.delete(ref).deleted for _ in range(3)] == [1, 0, 0]
+
+    @pytest.mark.parametrize("purge", [False, True])
+    def test_a_deleted_transcript_can_be_written_anew(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, purge: bool
+    ) -> None:
+        for text in ("first", "second", "third"):
+            key = store.append_segment(ref, 0, 0, "w", lines_of(0, text=text))
+            assert self.stored(store, key) == lines_of(0, text=text)
+            store.delete(ref, purge=purge)
+            assert store.next_seq(ref) == 0
+            with pytest.raises(SegmentNotFoundError):
+                store.read_segment(key)
+
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    def test_any_id_works_and_none_sees_another(self, store: ObjectTranscriptStore, tenant: str) -> None:
+        refs = [TranscriptRef(tenant, agent, session) for agent in ("agent", "..") for session in IDS]
+        for number, each in enumerate(refs):
+            store.append_segment(each, 0, 0, "w", lines_of(number))
+        for number, each in enumerate(refs):
+            assert [record.json()["n"] for record in store.records(each)] == [number]
+        assert sorted(store.list_refs(tenant)) == sorted(refs)
+        assert sorted(store.list_refs(tenant, "..")) == sorted(each for each in refs if each.agent_id == "..")
+        assert [each for each in store.list_refs() if each.tenant == tenant] == list(store.list_refs(tenant))
+        assert list(store.list_refs(agent_id=f"nobody-{tenant}")) == []
+
+    @pytest.mark.parametrize(
+        "session", ["", " ", "\n", "n" * 256, "\ud800"], ids=["empty", "blank", "newline", "long", "surrogate"]
+    )
+    def test_a_bad_id_is_refused(self, tenant: str, session: str) -> None:
+        with pytest.raises(InvalidRefError):
+            TranscriptRef(tenant, "agent", session)
+
+    # --- views --------------------------------------------------------------------------------------------------------
+
+    def test_a_store_without_placeholders_is_its_own_view(self, store: ObjectTranscriptStore) -> None:
+        assert store.with_runtime_context(RuntimeContext(user_id="u")) is store
