@@ -18,7 +18,7 @@ from transcript_backends.urls import Setting, StoreURL
 ENTRY_POINT_GROUP = "transcript_backends.backends"
 URL_VARIABLE = "TRANSCRIPT_STORE_URL"
 
-_COMMON = (
+COMMON_SETTINGS = (
     Setting("conditional_writes", choices=("on", "off")),
     Setting("max_attempts", "int"),
     Setting("retry_deadline", "seconds"),
@@ -88,7 +88,15 @@ def find_backend(scheme: str) -> Backend:
             f"no backend serves {scheme}://; did you mean {', '.join(f'{each}://' for each in near)}? Packages add schemes "
             f"through the entry-point group {ENTRY_POINT_GROUP}"
         )
-    backend = found[scheme].load()
+    try:
+        backend = found[scheme].load()
+    except Exception as error:
+        if isinstance(error, TranscriptStoreError):
+            raise
+        raise TranscriptStoreError(
+            f"the entry point {found[scheme].value!r} for {scheme}:// can't be loaded: {type(error).__name__}: {error}; "
+            "reinstall that package, or tell its authors"
+        ) from error
     if not isinstance(backend, Backend):
         raise TranscriptStoreError(
             f"the entry point {found[scheme].value!r} for {scheme}:// is a {type(backend).__name__}, not a Backend; "
@@ -115,7 +123,7 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
         url = os.environ.get(URL_VARIABLE) or default_url()
     parsed = urls.parse(url)
     backend = find_backend(parsed.scheme)
-    known = (*_COMMON, *backend.settings)
+    known = (*COMMON_SETTINGS, *backend.settings)
     settings = urls.settings(parsed, options, known, os.environ)
     try:
         driver = backend.open(parsed, settings)
