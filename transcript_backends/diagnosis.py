@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -89,18 +90,22 @@ def _try_all(store: ObjectTranscriptStore) -> Iterator[Check]:
         ("read", read),
         ("delete", remove),
     ]
-    for name, step in steps:
-        try:
-            yield Check(name, True, step())
-        except TranscriptStoreError as error:
-            yield Check(name, False, str(error))
-            if name not in ("list", "write", "delete"):
-                yield _clean_up(remove)
-            return
-
-
-def _clean_up(remove: Callable[[], str]) -> Check:
+    removed = True
     try:
-        return Check("delete", True, remove())
+        for name, step in steps:
+            removed = name in ("list", "delete")
+            check = _tried(name, step)
+            yield check
+            if not check.passed:
+                return
+    finally:  # also where the caller has seen enough
+        if not removed:
+            with contextlib.suppress(TranscriptStoreError):
+                remove()
+
+
+def _tried(name: str, step: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, step())
     except TranscriptStoreError as error:
-        return Check("delete", False, str(error))
+        return Check(name, False, str(error))

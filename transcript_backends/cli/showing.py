@@ -1,0 +1,117 @@
+"""``ls`` and ``cat``: what a store holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from transcript_backends import SegmentInfo, TranscriptRef
+from transcript_backends.cli.session import (
+    NoSuchTranscriptError,
+    Session,
+    count,
+    examples,
+    json_option,
+    ref_argument,
+    store_option,
+    visible,
+)
+
+
+@click.command(
+    epilog=examples("transcripts ls", "transcripts ls --tenant acme --json", "transcripts ls demo/agent/s1 --keys"),
+)
+@ref_argument("[REF]", required=False)
+@click.option("--tenant", metavar="ID", help="Only this tenant's transcripts.")
+@click.option("--agent", metavar="ID", help="Only this agent's transcripts.")
+@click.option("--keys", is_flag=True, help="Show the storage keys of REF's segments too.")
+@json_option
+@store_option
+@click.pass_obj
+def ls(session: Session, ref: TranscriptRef | None, tenant: str | None, agent: str | None, keys: bool) -> None:
+    """List the transcripts, or the segments of REF.
+
+    Transcripts are shown one a line, as tenant/agent/session. Segments are a table on a terminal; elsewhere lines of the same
+    columns between tabs, without a heading: range of seq, writer, bytes, time (UTC), key.
+    """
+    if ref is None:
+        if keys:
+            raise click.UsageError("--keys needs a REF, whose segments are shown", click.get_current_context())
+        _list_transcripts(session, tenant, agent)
+    elif tenant is not None or agent is not None:
+        raise click.UsageError("--tenant and --agent choose transcripts; a REF names one", click.get_current_context())
+    else:
+        _list_segments(session, ref, keys=keys)
+
+
+def _list_transcripts(session: Session, tenant: str | None, agent: str | None) -> None:
+    store = session.open_store()
+    ref = None
+    for ref in store.list_refs(tenant, agent):
+        session.show(str(ref), ref=str(ref), tenant=ref.tenant, agent=ref.agent_id, session=ref.session_id)
+    if ref is None and not session.json and sys.stdout.isatty():
+        click.echo(f"no such transcripts in {store}" if tenant or agent else f"no transcripts in {store}", err=True)
+
+
+def _list_segments(session: Session, ref: TranscriptRef, *, keys: bool) -> None:
+    segments = session.open_store().list_segments(ref)
+    if not segments:
+        raise NoSuchTranscriptError(ref)
+    if not session.json and sys.stdout.isatty():
+        _draw(segments, keys=keys)
+        return
+    for key, first, last, writer_id, created_at, size in segments:
+        columns = [f"{first}-{last}", visible(writer_id), str(size), _utc(created_at), *([visible(key)] if keys else [])]
+        session.show(
+            "\t".join(columns),
+            seq_start=first,
+            seq_end=last,
+            writer_id=writer_id,
+            size=size,
+            created_at=_utc(created_at),
+            key=key,
+        )
+
+
+def _draw(segments: Sequence[SegmentInfo], *, keys: bool) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+    from rich.text import Text
+
+    size = sum(each.size for each in segments)
+    table = Table(box=SIMPLE_HEAD, caption=f"{count(len(segments), 'segment')}, {decimal(size)}", caption_justify="left")
+    table.add_column("seq", no_wrap=True)
+    table.add_column("writer", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("created (UTC)", no_wrap=True)
+    if keys:
+        table.add_column("key", overflow="fold")
+    for key, first, last, writer_id, created_at, size in segments:
+        columns = [f"{first}-{last}", visible(writer_id), decimal(size), f"{created_at:%Y-%m-%d %H:%M:%S}"]
+        table.add_row(*map(Text, [*columns, *([visible(key)] if keys else [])]))
+    Console(highlight=False).print(table)
+
+
+def _utc(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@click.command(epilog=examples("transcripts cat demo/agent/s1", "transcripts cat demo/agent/s1 | jq .type | sort | uniq -c"))
+@ref_argument()
+@store_option
+@click.pass_obj
+def cat(session: Session, ref: TranscriptRef) -> None:
+    """Print the lines of REF, byte for byte, in order."""
+    store = session.open_store()
+    record = None
+    for record in store.records(ref):
+        remaining = memoryview(record.line + b"\n")
+        while remaining:  # where Python's output is unbuffered (-u), a write may take a part only
+            remaining = remaining[sys.stdout.buffer.write(remaining) :]
+    if record is None and not store.list_segments(ref):
+        raise NoSuchTranscriptError(ref)
