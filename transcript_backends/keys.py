@@ -36,7 +36,7 @@ _LONGEST_NAME = EVENTS + "9" * _SEQ_DIGITS + "-" + "9" * _SEQ_DIGITS + "-" + "w"
 
 # --- ids <-> path segments --------------------------------------------------------------------------------------------
 
-_TO_ESCAPE = re.compile(rb"[^A-Za-z0-9_.-]|^\.|\.$")
+_TO_ESCAPE = re.compile(rb"[^A-Za-z0-9_.-]|\A\.|\.\Z")  # not $, which also matches before a final newline
 _ESCAPED = re.compile(rb"=([0-9A-F]{2})")
 
 
@@ -122,7 +122,7 @@ def parse_segment_name(name: str) -> SegmentName | None:
 def check_writer_id(writer_id: object) -> str:
     """``writer_id`` unchanged, or an `InvalidSegmentError`. It is never rewritten: two rewritten ids could meet in one key."""
     if not isinstance(writer_id, str) or not _WRITER_ID.fullmatch(writer_id):
-        raise InvalidSegmentError(f"writer id {writer_id!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ -")
+        raise InvalidSegmentError(f"writer id {writer_id!r:.100} must be 1 to 64 of the characters A-Z a-z 0-9 _ -")
     if writer_id.startswith("compacted-"):
         raise InvalidSegmentError(f"writer id {writer_id!r} starts with 'compacted-', which is kept for compacted segments")
     return writer_id
@@ -134,7 +134,8 @@ def check_range(seq_start: object, seq_end: object) -> int:
         if not isinstance(seq, int) or isinstance(seq, bool):
             raise InvalidSegmentError(f"{name} must be an integer, not {type(seq).__name__}")
         if not 0 <= seq <= MAX_SEQ:
-            raise InvalidSegmentError(f"{name} {seq} is outside 0 ... {MAX_SEQ} (2^63-1)")
+            shown = seq if seq.bit_length() < 100 else f"of {seq.bit_length()} bits"  # str() refuses very long numbers
+            raise InvalidSegmentError(f"{name} {shown} is outside 0 ... {MAX_SEQ} (2^63-1)")
     assert isinstance(seq_start, int)
     assert isinstance(seq_end, int)
     if seq_start > seq_end:
@@ -234,10 +235,10 @@ def split_key(root: str, key: str) -> tuple[tuple[str, str, str], ParsedKey] | N
         return None
     try:
         tenant, agent, session = map(unescape, parts[:3])
+        canonical = [check_id(each, "id") for each in (tenant, agent, session)] == parts[:3]
     except InvalidRefError:
         return None
-    ids = (tenant, agent, session)
-    return (ids, parsed) if [escape(each) for each in ids] == parts[:3] and all(map(str.strip, ids)) else None
+    return ((tenant, agent, session), parsed) if canonical else None
 
 
 # --- roots ------------------------------------------------------------------------------------------------------------

@@ -88,9 +88,10 @@ class Listing:
 
 def list_transcript(container: Container, names: TranscriptKeys) -> Listing:
     """List what belongs to reading a transcript: ``events/`` and ``index/``."""
-    # Payloads sort last and may be many: an ordered store is not asked for them.
+    # Payloads sort last and may be many: an ordered store is not asked for them. Nothing of ours sorts before events/, so
+    # no start is given: servers have answered one with nothing at all.
     end = names.prefix + keys.PAYLOADS if container.driver.capabilities.ordered_lists else None
-    objects = container.list(names.prefix, start_after=names.prefix + keys.EVENTS)
+    objects = container.list(names.prefix)
     return Listing(names, _until(objects, end))
 
 
@@ -115,10 +116,9 @@ def list_refs(
     it is jumped over.
     """
     prefix = root
+    agent = None if agent_id is None else keys.check_id(agent_id, "agent id") + "/"
     if tenant is not None:
-        prefix += keys.check_id(tenant, "tenant") + "/"
-        if agent_id is not None:
-            prefix += keys.check_id(agent_id, "agent id") + "/"
+        prefix += keys.check_id(tenant, "tenant") + "/" + (agent or "")
     for ids in _live_sessions(container, root, prefix):
         if agent_id is None or ids[1] == agent_id:
             yield TranscriptRef(*ids)
@@ -133,6 +133,7 @@ class _Sighting:
 
     def __init__(self) -> None:
         self.has_plain_segment = False
+        self.has_left_events = False  # in key order, no segment or marker comes after the first index or payload
         self._generations: set[int] = set()
         self._marker = 0
 
@@ -144,6 +145,13 @@ class _Sighting:
                 self._generations.add(name.generation or 0)
             case MarkerKey(_, number):
                 self._marker = max(self._marker, number)
+            case _:
+                self.has_left_events = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether more objects, in key order, change nothing."""
+        return self.has_plain_segment or self.has_left_events
 
     @property
     def alive(self) -> bool:
@@ -156,7 +164,8 @@ def _live_sessions(container: Container, root: str, prefix: str) -> Iterator[_Id
         sightings: dict[_Ids, _Sighting] = {}
         for ids, parsed in _recognised(root, container.list(prefix)):
             sightings.setdefault(ids, _Sighting()).add(parsed)
-        yield from sorted(ids for ids, sighting in sightings.items() if sighting.alive)
+        alive = (ids for ids, sighting in sightings.items() if sighting.alive)
+        yield from sorted(alive, key=lambda ids: TranscriptRef(*ids).prefix)
         return
     start_after: str | None = ""
     while start_after is not None:
@@ -166,7 +175,7 @@ def _live_sessions(container: Container, root: str, prefix: str) -> Iterator[_Id
             sighting = _Sighting()
             for count, (_, parsed) in enumerate(group, 1):
                 sighting.add(parsed)
-                if count == _ENOUGH and sighting.has_plain_segment and able.start_after:
+                if count >= _ENOUGH and sighting.settled and able.start_after:
                     start_after = f"{root}{TranscriptRef(*ids).prefix}~"  # past all the names in it
                     break
             if sighting.alive:

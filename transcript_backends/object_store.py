@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO
 
 from transcript_backends import keys
@@ -63,6 +63,7 @@ class ObjectTranscriptStore:
 
     def compact(self, ref: TranscriptRef, policy: CompactionPolicy | None = None) -> CompactionResult:
         """See `TranscriptStore.compact`. Not in this version."""
+        self._names(ref)
         raise TranscriptStoreError(f"compaction is not available in this version; {ref} was left as it is and reads as before")
 
     def with_runtime_context(self, rc: RuntimeContext) -> ObjectTranscriptStore:
@@ -85,7 +86,7 @@ class ObjectTranscriptStore:
 
     def records(
         self, ref: TranscriptRef, *, start_seq: int = 0, end_seq: int | None = None, limit: int | None = None
-    ) -> Iterator[Record]:
+    ) -> Generator[Record, None, None]:
         """The records in order of (seq, writer id), each once; a generator that holds a connection until it is closed.
 
         Args:
@@ -124,7 +125,8 @@ class ObjectTranscriptStore:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._reopen is None:
             raise TypeError(
-                f"{self!r} can't be pickled: it holds a client, an object or a secret; open the store in the other process"
+                f"{self!r} can't be pickled: it holds a client, an object, a secret or memory of this process; open the store "
+                "in the other process"
             )
         return self._reopen
 

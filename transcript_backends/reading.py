@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from itertools import islice
-from typing import BinaryIO, NamedTuple
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice, takewhile
+from typing import NamedTuple
 
 from transcript_backends.container import Container
 from transcript_backends.listing import SegmentInfo
@@ -23,18 +23,15 @@ def read_records(
     start_seq: int = 0,
     end_seq: int | None = None,
     limit: int | None = None,
-) -> Iterator[Record]:
+) -> Generator[Record, None, None]:
     """The records of some segments, merged by (seq, writer id), equal lines of one identity once.
 
-    A segment is opened when its range is reached and closed when it is done, or when the caller stops; where segments
-    don't overlap, one is open at a time.
+    A segment is opened when its range is reached and closed when it is done, or when the caller closes the generator;
+    where segments don't overlap, one is open at a time.
     """
-    chosen = (
-        record
-        for record in _distinct(_merge(container, _between(segments, start_seq, end_seq)))
-        if record.seq >= start_seq and (end_seq is None or record.seq <= end_seq)
-    )
-    return islice(chosen, limit)
+    with closing(_merge(container, _between(segments, start_seq, end_seq))) as merged:
+        wanted = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
+        yield from islice(_distinct(each for each in wanted if each.seq >= start_seq), limit)
 
 
 def _between(segments: Sequence[SegmentInfo], start_seq: int, end_seq: int | None) -> list[SegmentInfo]:
@@ -48,22 +45,20 @@ class _Source(NamedTuple):
     writer_id: str
     place: int
     line: bytes
-    rest: Iterator[tuple[int, bytes]]
-    stream: BinaryIO
+    rest: Generator[tuple[int, bytes], None, None]
 
 
-def _merge(container: Container, segments: Sequence[SegmentInfo]) -> Iterator[Record]:
+def _merge(container: Container, segments: Sequence[SegmentInfo]) -> Generator[Record, None, None]:
     """Merge segments sorted by seq_start."""
     heap: list[_Source] = []
     waiting = 0
-    with ExitStack() as stack:
+    try:
         while heap or waiting < len(segments):
             while waiting < len(segments) and (not heap or segments[waiting].seq_start <= heap[0].seq):
                 segment = segments[waiting]
-                stream = stack.enter_context(container.open(segment.key))
-                lines = _numbered(segment, stream)
+                lines = _numbered(container, segment)
                 for seq, line in lines:
-                    heapq.heappush(heap, _Source(seq, segment.writer_id, waiting, line, lines, stream))
+                    heapq.heappush(heap, _Source(seq, segment.writer_id, waiting, line, lines))
                     break
                 waiting += 1
             if not heap:
@@ -75,24 +70,29 @@ def _merge(container: Container, segments: Sequence[SegmentInfo]) -> Iterator[Re
                 break
             else:
                 heapq.heappop(heap)
-                source.stream.close()
+    finally:
+        for source in heap:
+            source.rest.close()
 
 
-def _numbered(segment: SegmentInfo, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines of a segment with their seqs. Reading is lenient: other programs write segments too.
+def _numbered(container: Container, segment: SegmentInfo) -> Generator[tuple[int, bytes], None, None]:
+    """The lines of a segment with their seqs; open until it is exhausted or closed.
+
+    Reading is lenient: other programs write segments too.
 
     Blank lines are no records; surplus lines take the last seq (section 4 of the design); a last line without its newline
     is passed on, and reported where it is no JSON.
     """
     seq = segment.seq_start
-    for raw in stream:  # splits on LF only
-        line = raw.removesuffix(b"\n").rstrip(b"\r")
-        if not line.strip():
-            continue
-        if not raw.endswith(b"\n"):
-            _report_if_torn(segment, seq, line)
-        yield seq, line
-        seq = min(seq + 1, segment.seq_end)
+    with container.open(segment.key) as stream:
+        for raw in stream:  # splits on LF only
+            line = raw.removesuffix(b"\n").rstrip(b"\r")
+            if not line.strip():
+                continue
+            if not raw.endswith(b"\n"):
+                _report_if_torn(segment, seq, line)
+            yield seq, line
+            seq = min(seq + 1, segment.seq_end)
 
 
 def _report_if_torn(segment: SegmentInfo, seq: int, line: bytes) -> None:
@@ -102,7 +102,7 @@ def _report_if_torn(segment: SegmentInfo, seq: int, line: bytes) -> None:
         _log.warning("the last line of %s was cut short: %s", segment.key, error)
 
 
-def _distinct(records: Iterator[Record]) -> Iterator[Record]:
+def _distinct(records: Iterable[Record]) -> Iterator[Record]:
     """Drop equal lines of one identity; two different lines of one identity both stay."""
     identity: tuple[int, str] | None = None
     seen: set[bytes] = set()

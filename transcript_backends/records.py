@@ -6,6 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from transcript_backends.errors import CorruptSegmentError, InvalidSegmentError
@@ -36,9 +37,13 @@ class Record(NamedTuple):
             CorruptSegmentError: the line is not JSON (another program's write was cut short, say).
         """
         try:
-            return json.loads(self.line)
+            return json.loads(self.line, parse_int=_parse_int)
         except (ValueError, RecursionError) as error:
             raise CorruptSegmentError(f"record {self.seq} of writer {self.writer_id} is not JSON: {error}") from error
+
+
+def _parse_int(digits: str) -> int:
+    return int(digits) if len(digits) < 4000 else int(Decimal(digits))  # int() refuses text this long
 
 
 def normalize(jsonl: bytes, count: int) -> bytes:

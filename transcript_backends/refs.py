@@ -74,6 +74,9 @@ class RuntimeContext:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
 
+    def __reduce__(self) -> tuple[type[RuntimeContext], tuple[object, ...]]:
+        return type(self), (self.user_id, self.tenant, self.session_id, dict(self.attributes))  # a proxy can't be pickled
+
     def value(self, name: str) -> str | None:
         """The value a placeholder called ``name`` takes, None where the context has none."""
         if name in ("user_id", "tenant", "session_id"):

@@ -32,10 +32,12 @@ class Backend(NamedTuple):
     Attributes:
         open: makes the driver from a parsed URL and its settings by canonical name.
         settings: what it takes besides the common settings.
+        shared: whether another process that opens the same URL finds the same objects.
     """
 
     open: Callable[[StoreURL, Mapping[str, Any]], ObjectStore]
     settings: tuple[Setting, ...] = ()
+    shared: bool = True
 
 
 def _local() -> Backend:
@@ -47,7 +49,7 @@ def _local() -> Backend:
 def _memory() -> Backend:
     from transcript_backends.drivers import memory
 
-    return Backend(lambda url, settings: memory.named(url.container))
+    return Backend(lambda url, settings: memory.named(url.container), shared=False)
 
 
 def _s3() -> Backend:
@@ -144,7 +146,8 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
         conditional_writes=settings.get("conditional_writes", "on"),
     )
     private = {each.name for each in known if each.secret or each.kind == "object"}
-    reopen = None if private & settings.keys() else (_open_again, (url, options))
+    portable = backend.shared and not private & settings.keys()
+    reopen = (_open_again, (url, options)) if portable else None
     return ObjectTranscriptStore(container, parsed.root, reopen=reopen)
 
 

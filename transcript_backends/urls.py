@@ -20,9 +20,10 @@ from transcript_backends.errors import InvalidURLError
 DIRECTORY_SCHEMES = frozenset({"file", "local"})
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?")
-_SINGLE_SLASH = re.compile(r"(file|local):(/(?!/).*)", re.DOTALL)
+_SINGLE_SLASH = re.compile(r"(file|local):(/(?!/).*)", re.DOTALL | re.IGNORECASE)
+_USER_INFO = re.compile(r"[^/?#]*://(?:[^/?#]*@|[^/?#]*:.*@)", re.DOTALL)  # a password may hold / ? # unescaped
 _CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # half characters can't be written either
 _SECRET = re.compile(
     r"key$|secret|token|passw|pwd|credential|connection_?string|signature|^sas|^sig$|^sv$|^x-(amz|goog)-", re.IGNORECASE
 )
@@ -64,6 +65,10 @@ def parse(url: str) -> StoreURL:
         raise InvalidURLError(f"a store URL is text, not {type(url).__name__}")
     if not url.strip():
         raise InvalidURLError("the store URL is empty; write s3://bucket/prefix or file:///absolute/path, for example")
+    if _USER_INFO.match(url):
+        raise InvalidURLError(
+            "the store URL holds user information (text and an '@' before the bucket); secrets do not belong in a URL"
+        )
     shown = url.split("?")[0].rpartition("@")[2]
     if _CONTROL.search(url) or url != url.strip():
         raise InvalidURLError(f"store URL {shown!r} holds control characters or blanks around it; remove them")
@@ -79,8 +84,6 @@ def parse(url: str) -> StoreURL:
             f"{shown!r} is not a store URL; write scheme://container/prefix (s3://bucket/prefix) or an absolute path"
         )
     scheme, authority, path, query = found.group(1).lower(), found.group(2), found.group(3) or "", found.group(4)
-    if "@" in authority:
-        raise InvalidURLError(f"store URL {scheme}://...@{shown} holds user information; secrets do not belong in a URL")
     parameters = _parse_query(query or "", shown)
     segments = _segments(path[1:], shown, decode=True)
     if scheme in DIRECTORY_SCHEMES:
@@ -144,10 +147,12 @@ def _decode(text: str, shown: str) -> str:
 
 def _parse_query(query: str, shown: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for item in query.split("&") if query else []:
+    for number, item in enumerate(query.split("&") if query else [], 1):
         name, equals, value = item.partition("=")
+        if not name or not equals:  # a piece of a value, perhaps: not repeated
+            raise InvalidURLError(f"parameter {number} of {shown!r} is not of the form name=value")
         name, value = _decode(name, shown), _decode(value, shown)
-        if not name or not equals or not value:
+        if not value:
             raise InvalidURLError(f"parameter {name!r} of {shown!r} has no value; write name=value")
         if name in found:
             raise InvalidURLError(f"parameter {name!r} of {shown!r} is given twice")
@@ -159,6 +164,7 @@ def _parse_query(query: str, shown: str) -> dict[str, str]:
 
 Kind = Literal["text", "bool", "int", "seconds", "url", "object"]
 
+_DIGITS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -184,7 +190,7 @@ class Setting:
 def settings(
     url: StoreURL, options: Mapping[str, Any], known: Iterable[Setting], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The settings of a URL and of the arguments beside it, by canonical name; an argument wins over the URL.
+    """The settings of a URL and of the arguments beside it, by canonical name; an argument wins over the URL, None is no value.
 
     Raises:
         InvalidURLError: unknown (with the near names), given twice, a secret in the URL, or a value of the wrong kind.
@@ -195,27 +201,31 @@ def settings(
         level: dict[str, Any] = {}
         for name, value in given.items():
             setting, name_is_env = _find(name, known, source, in_url=given is url.query)
+            if value is None:
+                continue
             if setting.name in level:
                 raise InvalidURLError(f"{setting.name} is given twice {source} (as {name!r} too)")
             if name_is_env:
-                if value not in environment:
+                if not isinstance(value, str) or value not in environment:
                     raise InvalidURLError(f"{name} names an environment variable that is not set")
                 value = environment[value]
             level[setting.name] = _convert(setting, value, source)
-        merged.update({name: value for name, value in level.items() if value is not None})
+        merged.update(level)
     return merged
 
 
 def _find(name: str, known: list[Setting], source: str, *, in_url: bool) -> tuple[Setting, bool]:
+    """The setting of this name, and whether the name is ``<secret>_env``."""
+    secret = in_url and bool(_SECRET.search(name))
     for setting in known:
         if name == setting.name or name in setting.aliases:
-            if in_url and (setting.secret or setting.kind == "object"):
-                break
-            return setting, False
+            if not in_url or not (setting.secret or setting.kind == "object"):
+                return setting, False
+            secret = setting.secret
         if setting.secret and name == f"{setting.name}_env":
             return setting, True
     names = {each.name for each in known if not (in_url and (each.secret or each.kind == "object"))}
-    if in_url and _SECRET.search(name) and name not in names:
+    if secret:
         raise InvalidURLError(
             f"parameter {name!r} {source} looks like a secret, and a URL ends up in logs: pass it as an argument of "
             "open_store, or set the environment variable of the cloud's own tools"
@@ -227,13 +237,13 @@ def _find(name: str, known: list[Setting], source: str, *, in_url: bool) -> tupl
 def _convert(setting: Setting, value: Any, source: str) -> Any:
     """The value in its kind. Text from a URL and Python values of the right type are both taken."""
     try:
-        if value is None or setting.kind == "object":
+        if setting.kind == "object":
             return value
         if setting.kind == "bool":
             return value if isinstance(value, bool) else _BOOLEANS[value.lower()]
-        if setting.kind == "int" and int(value) > 0:
+        if setting.kind == "int" and _is_number(value, int) and int(value) > 0:
             return int(value)
-        if setting.kind == "seconds" and 0 < float(value) < 1e9:
+        if setting.kind == "seconds" and _is_number(value, (int, float)) and 0 < float(value) < 1e9:
             return float(value)
         if setting.kind in ("text", "url") and isinstance(value, str) and (not setting.choices or value in setting.choices):
             return _check_endpoint(setting.name, value) if setting.kind == "url" else value
@@ -248,14 +258,19 @@ def _convert(setting: Setting, value: Any, source: str) -> Any:
     raise InvalidURLError(f"{setting.name} {source} must be {expected}")
 
 
+def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """Whether a value is of such a type, or text in digits and a point: int() and float() take more than that."""
+    return bool(_DIGITS.fullmatch(value)) if isinstance(value, str) else isinstance(value, kinds) and value is not True
+
+
 def _check_endpoint(name: str, value: str) -> str:
     try:
         parts = urlsplit(value)
-        host, port_is_fine = parts.hostname, parts.port is None or parts.port > 0
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        host, port_is_fine = None, False
-    if parts.scheme not in ("http", "https") or not host or not port_is_fine:
+        usable = False
+    if not usable or _CONTROL.search(value) or value != value.strip():
         raise InvalidURLError(f"{name} must be http://host[:port] or https://host[:port]")
-    if parts.username or parts.password or parts.query or parts.fragment:
+    if "@" in parts.netloc or parts.query or parts.fragment:
         raise InvalidURLError(f"{name} holds user information or parameters; give just http(s)://host[:port]")
     return value.rstrip("/")

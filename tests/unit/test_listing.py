@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.setups import EVENTS, REF, UnorderedObjectStore, append, make
+
+from transcript_backends import InvalidRefError, TranscriptRef
+from transcript_backends.drivers.memory import MemoryObjectStore
+
+COMPACTED = "compacted-{}-0123456789abcdef"
+PAYLOAD = "a" * 64
+
+
+def shown(setup):
+    return [each.key.removeprefix(EVENTS) for each in setup.store.list_segments(REF)]
+
+
+# --- one transcript ---------------------------------------------------------------------------------------------------
+
+
+def test_segments_come_in_the_order_of_their_numbers_whoever_wrote_them():
+    setup = make()
+    names = [
+        "0-1-b.jsonl",
+        "2-9-a.jsonl",
+        "10-10-a.jsonl",
+        "10-10-b.jsonl",
+        "10-11-a.jsonl",
+        "99-100-a.jsonl",
+        "1000-1000-compacted.jsonl",
+    ]
+    for name in reversed(names):
+        setup.put(EVENTS + name, b"{}\n")
+    padded = append(setup.store, 50, 50).removeprefix(EVENTS)
+    assert shown(setup) == [*names[:5], padded, *names[5:]]
+    assert setup.store.next_seq(REF) == 1001
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, UnorderedObjectStore])
+@pytest.mark.parametrize("page_size", [1, 2, 3, 100])
+def test_every_page_is_read_in_whatever_order_it_comes(wrap, page_size):
+    setup = make(memory=MemoryObjectStore("m", page_size=page_size), wrap=wrap)
+    for seq in (3, 1, 0, 2, 4):
+        append(setup.store, seq, seq)
+    assert [each.seq_start for each in setup.store.list_segments(REF)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 30])
+def test_a_listing_costs_one_request_a_page(count):
+    setup = make(memory=MemoryObjectStore("m", page_size=10))
+    for seq in range(count):
+        append(setup.store, seq, seq)
+    setup.driver.requests.clear()
+    assert len(setup.store.list_segments(REF)) == count
+    assert setup.driver.counts == {"list_page": math.ceil(count / 10)}
+
+
+def test_payloads_are_not_paged_through_to_list_segments():
+    setup = make(memory=MemoryObjectStore("m", page_size=10))
+    append(setup.store, 0, 0)
+    for number in range(100):
+        setup.put(f"{REF.prefix}payloads/{number:064x}")
+    setup.driver.requests.clear()
+    assert len(setup.store.list_segments(REF)) == 1
+    assert setup.driver.counts == {"list_page": 1}
+
+
+FOREIGN = [
+    "events", "events/", "events/.DS_Store", "events/_SUCCESS", "events/_$folder$", "events/.0-0-w.jsonl.tmp-7-1a2b",
+    "events/5-4-w.jsonl", "events/0-0-w.jsonl.gz",
+    "events/0-0-w.jsonl\n", "events/sub/0-0-w.jsonl", "events/١-٢-w.jsonl", f"events/{2**63}-{2**63}-w.jsonl",
+    f"events/{'9' * 5000}-{'9' * 5000}-w.jsonl", "events/deleted-01",
+    "events/deleting-0", "events/deleting-x", "0-0-w.jsonl", "", "a/0-0-w.jsonl", "index/x.json", f"payloads/{PAYLOAD}x",
+    "notes.txt", "zzz/0-0-w.jsonl",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, UnorderedObjectStore])
+def test_objects_of_somebody_else_are_ignored(wrap):
+    setup = make(wrap=wrap)
+    key = append(setup.store, 0, 0)
+    for rest in FOREIGN:
+        setup.put(REF.prefix + rest, b"not ours")
+    setup.put("acme/coder/s10/events/5-5-w.jsonl", b"{}\n")
+    assert [each.key for each in setup.store.list_segments(REF)] == [key]
+    assert len(list(setup.store.records(REF))) == setup.store.next_seq(REF) == 1
+
+
+@pytest.mark.parametrize(
+    ("markers", "alive"),
+    [
+        ([], 0),
+        (["deleted-1"], 1),
+        (["deleting-2"], 2),
+        (["deleted-3", "deleting-2"], 3),
+        (["deleted-9", "deleting-10"], 10),
+        (["deleted-01"], 0),
+    ],
+)
+def test_only_compacted_segments_of_the_present_generation_are_shown(markers, alive):
+    setup = make()
+    for number in (0, 1, 2, 3, 10, 11):
+        setup.put(f"{EVENTS}{number}-{number}-{COMPACTED.format(number)}.jsonl", b"{}\n")
+    for marker in markers:
+        setup.put(EVENTS + marker)
+    setup.put(f"{EVENTS}5-5-w.jsonl", b"{}\n")
+    setup.put(f"{EVENTS}6-6-compacted.jsonl", b"{}\n")
+    seqs = sorted([5, 6, alive])
+    assert [each.seq_start for each in setup.store.list_segments(REF)] == seqs
+    assert [each.seq for each in setup.store.records(REF)] == seqs
+    assert setup.store.next_seq(REF) == max(seqs) + 1
+
+
+# --- all transcripts --------------------------------------------------------------------------------------------------
+
+ids = st.sampled_from(["a", "a-b", "a.b", "a0", "A", "ä", "a/b", "日本", "..", "~", "a b", "=a", "z"])
+refs = st.builds(TranscriptRef, ids, ids, ids)
+
+
+@given(st.sets(refs, max_size=12), st.integers(1, 5), st.booleans())
+@settings(max_examples=150)
+def test_each_transcript_is_listed_once_in_the_order_of_keys(expected, page_size, ordered):
+    setup = make(
+        "root/",
+        memory=MemoryObjectStore("m", page_size=page_size),
+        wrap=(lambda inner: inner) if ordered else UnorderedObjectStore,
+    )
+    for ref in expected:
+        append(setup.store, 0, 0, ref=ref)
+        append(setup.store, 1, 1, ref=ref)
+    found = list(setup.store.list_refs())
+    assert set(found) == expected
+    assert [each.prefix for each in found] == sorted(each.prefix for each in expected)
+    for tenant in {each.tenant for each in expected}:
+        assert list(setup.store.list_refs(tenant)) == [each for each in found if each.tenant == tenant]
+    for agent in {each.agent_id for each in expected}:
+        assert list(setup.store.list_refs(agent_id=agent)) == [each for each in found if each.agent_id == agent]
+    for ref in expected:
+        assert list(setup.store.list_refs(ref.tenant, ref.agent_id)) == [
+            each for each in found if (each.tenant, each.agent_id) == (ref.tenant, ref.agent_id)
+        ]
+
+
+def test_filters_that_fit_nothing_list_nothing():
+    setup = make()
+    append(setup.store, 0, 0)
+    assert (
+        list(setup.store.list_refs("acm"))
+        == list(setup.store.list_refs("acme", "code"))
+        == list(setup.store.list_refs(agent_id="acme"))
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    "filters", [{"tenant": ""}, {"tenant": 5}, {"agent_id": " "}, {"agent_id": 5}, {"tenant": "t", "agent_id": "x" * 256}]
+)
+def test_a_filter_that_can_be_no_id_is_refused(filters):
+    with pytest.raises(InvalidRefError, match=r"tenant|agent id"):
+        list(make().store.list_refs(**filters))
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, UnorderedObjectStore])
+@pytest.mark.parametrize(
+    ("objects", "listed"),
+    [
+        (["events/0-0-w.jsonl"], True),
+        (["events/deleted-1"], False),
+        (["events/deleting-2", "events/deleted-1"], False),
+        ([f"payloads/{PAYLOAD}"], False),
+        ([f"index/0-0-{COMPACTED.format(0)}.jsonl.json"], False),
+        ([f"events/0-0-{COMPACTED.format(0)}.jsonl"], True),
+        ([f"events/0-0-{COMPACTED.format(0)}.jsonl", "events/deleted-1"], False),
+        ([f"events/0-0-{COMPACTED.format(1)}.jsonl", "events/deleted-1"], True),
+        ([f"events/0-0-{COMPACTED.format(0)}.jsonl", "events/deleted-1", "events/5-5-w.jsonl"], True),
+        (["events/0-0-compacted.jsonl", "events/deleted-1"], True),
+        ([f"events/0-0-{COMPACTED.format(10)}.jsonl", "events/deleted-10", "events/deleted-2"], True),
+        ([f"events/0-0-{COMPACTED.format(2)}.jsonl", "events/deleted-10", "events/deleted-2"], False),
+        (["events/notes.txt", "events/5-4-w.jsonl"], False),
+    ],
+)
+def test_a_transcript_is_listed_when_there_is_a_segment_to_read(wrap, objects, listed):
+    setup = make(wrap=wrap)
+    for rest in objects:
+        setup.put(REF.prefix + rest, b"{}\n")
+    assert list(setup.store.list_refs()) == ([REF] if listed else [])
+    assert bool(setup.store.list_segments(REF)) == listed
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, UnorderedObjectStore])
+def test_paths_that_are_no_transcripts_are_ignored(wrap):
+    setup = make("root/", wrap=wrap)
+    for key in [
+        "acme/coder/s1/events/0-0-w.jsonl", "root/a/b/events/0-0-w.jsonl", "root/a/b/c/d/events/0-0-w.jsonl",
+        "root//b/c/events/0-0-w.jsonl", "root/a/=/c/events/0-0-w.jsonl",
+        "root/a/=41/c/events/0-0-w.jsonl", f"root/{'x' * 256}/b/c/events/0-0-w.jsonl", "root/ä/b/c/events/0-0-w.jsonl",
+        "root/README", "root/a/ /c/events/0-0-w.jsonl",
+        "root/a/=20/c/events/0-0-w.jsonl", "rooty/a/b/c/events/0-0-w.jsonl",
+    ]:  # fmt: skip
+        setup.put(key, b"{}\n")
+    append(setup.store, 0, 0)
+    assert list(setup.store.list_refs()) == [REF]
+
+
+def test_the_rest_of_a_long_session_is_jumped_over():
+    setup = make()
+    long, longer, short = (TranscriptRef("t", "a", each) for each in ("s1", "s1-", "s1.x"))
+    for ref in (long, longer, short):
+        for seq in range(3 if ref is short else 5000):
+            setup.put(f"{ref.prefix}events/{seq:019d}-{seq:019d}-w.jsonl", b"{}\n")
+    assert set(setup.store.list_refs()) == {long, longer, short}
+    assert setup.driver.counts["list_page"] <= 5
+
+
+@pytest.mark.parametrize(("first", "listed"), [(f"events/0-0-{COMPACTED.format(0)}.jsonl", True), ("events/deleted-1", False)])
+def test_the_payloads_of_a_session_are_jumped_over(first, listed):
+    setup = make()
+    setup.put(REF.prefix + first, b"{}\n")
+    for number in range(5000):
+        setup.put(f"{REF.prefix}payloads/{number:064x}")
+    append(setup.store, 0, 0, ref=TranscriptRef("b", "b", "b"))
+    setup.driver.requests.clear()
+    assert list(setup.store.list_refs()) == [REF] * listed + [TranscriptRef("b", "b", "b")]
+    assert setup.driver.counts["list_page"] <= 3
+
+
+def test_the_first_transcripts_are_there_before_the_last_page_is_asked_for():
+    setup = make(memory=MemoryObjectStore("m", page_size=2))
+    for number in range(10):
+        append(setup.store, 0, 0, ref=TranscriptRef("t", "a", f"s{number}"))
+    setup.driver.requests.clear()
+    assert next(setup.store.list_refs()) == TranscriptRef("t", "a", "s0")
+    assert setup.driver.counts["list_page"] == 1
