@@ -5,6 +5,7 @@ This is the one place that calls a driver, and the one place that turns an SDK's
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import logging
@@ -18,6 +19,7 @@ from typing import BinaryIO, Literal, TypeVar, cast
 from transcript_backends import errors
 from transcript_backends.clock import Clock, SystemClock
 from transcript_backends.drivers.driver import Body, Failure, Meaning, ObjectInfo, ObjectStore
+from transcript_backends.forks import tell_after_fork
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ _ERRORS: dict[Meaning, tuple[type[errors.TranscriptStoreError], str]] = {
         "check the endpoint: what answered is not the object store it should be (a proxy, a login page?)",
     ),
     Meaning.UNSUPPORTED: (errors.TranscriptStoreError, "this server can't do what was asked"),
-    Meaning.OTHER: (errors.TranscriptStoreError, "see the cause below"),
+    Meaning.OTHER: (errors.TranscriptStoreError, "trying again would not help"),
 }
 
 
@@ -93,6 +95,7 @@ class Container:
         self._proved = False
         self._proving = threading.Lock()
         self._closed = False
+        tell_after_fork(self)
 
     # --- create -------------------------------------------------------------------------------------------------------
 
@@ -110,11 +113,12 @@ class Container:
         digest = hashlib.sha256(body).hexdigest()
         stamped = {**(metadata or {}), _WRITE_ID: os.urandom(16).hex(), _SHA256: digest}
         if not self._conditional:
-            self._call("create", key, lambda: self._look_then_put(key, body, stamped))
+            self._call("create", key, lambda: self._look_then_put(key, body, stamped), _UNKNOWN_OUTCOME)
             return
         if not self._proved:
             self.prove_create_only(key.rpartition("/")[0])
         tries = _Tries(self)
+        unknown = False
         while True:
             try:
                 self._check_open()
@@ -125,8 +129,11 @@ class Container:
                 if failure.meaning is Meaning.PRECONDITION:
                     if self._stored_after_all(key, body, stamped):
                         return
-                    again = tries.again(Meaning.TRY_AGAIN)  # it was there and is gone
+                    unknown = True  # something is there that can't be looked at, or it was there and is gone
+                    failure = Failure(Meaning.TRY_AGAIN, failure.detail)
+                    again = tries.again(Meaning.TRY_AGAIN)
                 elif failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER):
+                    unknown = True
                     again = tries.again(Meaning.TRY_AGAIN)
                     if self._stored_after_all(key, body, stamped):
                         return
@@ -135,7 +142,6 @@ class Container:
                 else:
                     again = tries.again(failure.meaning)
                 if not again:
-                    unknown = failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER)
                     raise self._error("create", key, failure, _UNKNOWN_OUTCOME if unknown else "") from error
 
     def _look_then_put(self, key: str, body: bytes, stamped: Mapping[str, str]) -> None:
@@ -148,8 +154,8 @@ class Container:
             return self._holds(key, body, stamped)
         except Exception as error:
             failure = self._classify(error)
-            if failure.meaning is Meaning.TRY_AGAIN:
-                return False
+            if failure.meaning in (Meaning.TRY_AGAIN, Meaning.EXPIRED, Meaning.CLOCK_SKEW):
+                return False  # the next put meets the same, and knows what to do
             raise self._error("look at", key, failure, _UNKNOWN_OUTCOME) from error
 
     def _holds(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool:
@@ -184,14 +190,30 @@ class Container:
             key = "/".join(filter(None, (directory, f".probe-{os.urandom(16).hex()}")))
             try:
                 for _ in range(2):
-                    self._call("create", key, lambda: self.driver.put(key, b"probe", mode="create", metadata={}))
+                    self._call("create", key, lambda: self._put_probe(key))
             except errors.SegmentConflictError:
                 self._proved = True
-            finally:
-                for reason in self.delete([key]).values():
-                    _log.warning("the probe object %s could not be removed: %s", key, reason)
+            except (errors.StoreUnavailableError, errors.UnexpectedResponseError):
+                with contextlib.suppress(Exception):  # one try: it is probably not there, nor anybody to remove it
+                    self.driver.delete_many([key])
+                raise
+            try:
+                left = self.delete([key])
+            except errors.TranscriptStoreError as error:  # a writer need not be allowed to delete
+                left = {key: str(error)}
+            for reason in left.values():
+                _log.warning("the probe object %s could not be removed: %s", key, reason)
             if not self._proved:
                 raise self._no_create_only("a second create of one key was accepted")
+
+    def _put_probe(self, key: str) -> None:
+        try:
+            self.driver.put(key, b"probe", mode="create", metadata={})
+        except Exception as error:
+            failure = self._classify(error)
+            if failure.meaning is Meaning.UNSUPPORTED:
+                raise self._no_create_only(failure.detail) from error
+            raise
 
     def _no_create_only(self, detail: str) -> errors.ConditionalWritesUnsupportedError:
         return errors.ConditionalWritesUnsupportedError(
@@ -206,12 +228,14 @@ class Container:
 
         A connection lost on the way is replaced and reading goes on where it stopped.
         """
-        raw = _Reader(self, key, start, end)
+        body = self._call("read", key, lambda: self.driver.get(key, start=start, end=end))
+        raw = _Reader(self, key, body, start, end)
         return cast("BinaryIO", io.BufferedReader(raw, buffer_size=_BUFFER_BYTES))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """All objects below a prefix (empty, or ending in ``/``); ``start_after`` is a hint. A page at a time."""
         token: str | None = None
+        seen: set[str | None] = {None}
         while True:
             asked = token
             page = self._call("list", prefix, lambda: self.driver.list_page(prefix, start_after=start_after, token=asked))
@@ -219,11 +243,12 @@ class Container:
             token = page.token
             if token is None:
                 return
-            if token == asked:
+            if token in seen:
                 raise errors.UnexpectedResponseError(
                     f"{self._place()} answers the listing of {prefix!r} with the same page again and again; "
                     "check the server behind this endpoint"
                 )
+            seen.add(token)
 
     # --- delete -------------------------------------------------------------------------------------------------------
 
@@ -256,14 +281,18 @@ class Container:
             self._closed = True
             self.driver.close()
 
+    def after_fork(self) -> None:
+        """A thread of the parent may hold the lock, and there is none in the child to release it."""
+        self._proving = threading.Lock()
+
     def _check_open(self) -> None:
         if self._closed:
             raise errors.StoreClosedError(f"the store on {self.driver.location} is closed; open a new one")
 
     # --- errors and retries -------------------------------------------------------------------------------------------
 
-    def _call(self, what: str, key: str, call: Callable[[], _T]) -> _T:
-        """One request that may be repeated."""
+    def _call(self, what: str, key: str, call: Callable[[], _T], if_unknown: str = "") -> _T:
+        """One request that may be repeated; ``if_unknown`` is added to the error where its outcome is not known."""
         tries = _Tries(self)
         while True:
             try:
@@ -272,7 +301,8 @@ class Container:
             except Exception as error:
                 failure = self._classify(error)
                 if not tries.again(failure.meaning):
-                    raise self._error(what, key, failure) from error
+                    unknown = failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER)
+                    raise self._error(what, key, failure, if_unknown if unknown else "") from error
 
     def _classify(self, error: Exception) -> Failure:
         """What an exception means; one that is ours already, or a bug, is raised as it is."""
@@ -283,7 +313,8 @@ class Container:
 
     def _error(self, what: str, key: str, failure: Failure, remark: str = "") -> errors.TranscriptStoreError:
         kind, remedy = _ERRORS[failure.meaning]
-        return kind(f"could not {what} {key!r} on {self._place()}: {failure.detail}; {remark}{remedy}")
+        target = repr(key) if key else "all keys"
+        return kind(f"could not {what} {target} on {self._place()}: {failure.detail}; {remark}{remedy}")
 
     def _place(self) -> str:
         details = self.driver.details
@@ -318,10 +349,9 @@ class _Tries:
 class _Reader(io.RawIOBase):
     """An object as a raw stream that survives lost connections: objects never change, so it goes on where it was."""
 
-    def __init__(self, container: Container, key: str, start: int, end: int | None) -> None:
+    def __init__(self, container: Container, key: str, body: Body, start: int, end: int | None) -> None:
         super().__init__()
-        self._container, self._key, self._position, self._end = container, key, start, end
-        self._body: Body = container._call("read", key, lambda: container.driver.get(key, start=start, end=end))
+        self._container, self._key, self._body, self._position, self._end = container, key, body, start, end
         self._lost = False
         size = self._body.info.size
         self._stop = size if end is None else min(end, size)

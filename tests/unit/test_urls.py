@@ -383,6 +383,11 @@ def test_an_endpoint_that_names_the_bucket_is_refused(endpoint):
         open_store(f"s3://b/p?endpoint_url={endpoint}")
 
 
+@pytest.mark.parametrize("url", ["s3://minio?endpoint_url=https://minio.example", "s3://b?endpoint_url=https://bb.s3.example"])
+def test_an_endpoint_whose_host_merely_begins_like_the_bucket_is_fine(url):
+    open_store(url).close()
+
+
 @pytest.mark.parametrize("host", ["minio.example", "10.0.0.1:9000", "localhost.example", "127.0.0.1.example"])
 def test_plain_http_beyond_this_machine_has_to_be_allowed(host):
     with pytest.raises(InvalidURLError, match="use https, or allow_http=true"):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from transcript_backends.errors import TranscriptStoreError
+from transcript_backends.forks import tell_after_fork
 
 _T = TypeVar("_T")
 
@@ -25,21 +24,21 @@ class SharedClient(Generic[_T]):
         self._make = make
         self._client = ready
         self._lock = threading.Lock()
-        _all.add(self)
+        tell_after_fork(self)
 
     def get(self) -> _T:
         """The client, made now if need be. Client construction is not thread-safe in every SDK, so it is locked."""
         client = self._client
         if client is None:
             with self._lock:
-                if self._client is None:
+                client = self._client
+                if client is None:
                     if self._make is None:
                         raise TranscriptStoreError(
                             "this store was made with a ready client in the parent process, and a client must not be shared "
                             "across a fork: open the store in this process, or by its URL"
                         )
-                    self._client = self._make()
-                client = self._client
+                    client = self._client = self._make()
         return client
 
     def renew(self) -> bool:
@@ -54,18 +53,7 @@ class SharedClient(Generic[_T]):
         if self._make is not None and client is not None:
             client.close()
 
-    def _forked(self) -> None:
+    def after_fork(self) -> None:
+        """Forget the parent's client, and its lock, which another thread may have held."""
         self._client = None
         self._lock = threading.Lock()
-
-
-_all: weakref.WeakSet[SharedClient[Any]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_all):
-        each._forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

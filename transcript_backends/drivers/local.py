@@ -85,7 +85,7 @@ class LocalObjectStore:
             finally:
                 os.close(descriptor)
             if mode == "create":
-                _link(temporary, target)
+                _link_durably(temporary, target)
             elif mode == "overwrite":
                 os.replace(temporary, target)
             else:
@@ -138,7 +138,8 @@ class LocalObjectStore:
             except Exception as error:
                 failed[key] = error
         for directory in touched:
-            _flush_directory(directory)
+            with contextlib.suppress(FileNotFoundError):
+                _flush_directory(directory)
         return failed
 
     # --- read ---------------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class LocalObjectStore:
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         if not os.path.isdir(self._root):
             raise _NoRoot(self._root)
-        top = self._path(prefix.rstrip("/")) if prefix else self._root
+        top = os.path.dirname(self._path(prefix + "any"))
         found: list[ObjectInfo] = []
         for info in _walk(top, prefix, max(start_after, token or "")):
             if len(found) == _PAGE_SIZE:
@@ -246,6 +247,8 @@ def _walk(directory: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
         if name.endswith("/"):
             if key > after or after.startswith(key):
                 yield from _walk(entry.path, key, after)
+        elif entry.is_symlink() and entry.is_dir():
+            raise _Refused(f"{key!r} is a symbolic link to a directory, which is not followed: move the directory here")
         elif key > after:
             try:
                 status = entry.stat(follow_symlinks=False)
@@ -265,6 +268,17 @@ def _version(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
+def _link_durably(source: str, target: str) -> None:
+    try:
+        _link(source, target)
+    except FileExistsError:
+        if os.path.islink(target) or os.path.isdir(target):
+            raise _Refused(f"{target!r} is not a regular file") from None
+        # Whoever put it there may have died before flushing its name, and our caller may find that it is what he wants.
+        _flush_directory(os.path.dirname(target))
+        raise
+
+
 def _link(source: str, target: str) -> None:
     """Give a file its name, failing where the name is taken."""
     try:
@@ -281,9 +295,10 @@ def _rename_new(source: str, target: str) -> None:
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         no_replace, at_cwd = 1, -100
-        if libc.renameat2(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), no_replace) == 0:
+        rename = getattr(libc, "renameat2", None)  # not in every C library
+        if rename and rename(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), no_replace) == 0:
             return
-        code = ctypes.get_errno()
+        code = ctypes.get_errno() if rename else errno.ENOSYS
         if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
             raise OSError(code, os.strerror(code), target)
     raise OSError(errno.ENOTSUP, "this file system has no way to create a file only where it is absent", target)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timezone
 from typing import TYPE_CHECKING, Any, Literal
@@ -65,6 +66,9 @@ _MEANINGS = {
     "ConditionalRequestConflict": Meaning.TRY_AGAIN,
     "OperationAborted": Meaning.TRY_AGAIN,
     "RequestTimeout": Meaning.TRY_AGAIN,
+    "InternalError": Meaning.TRY_AGAIN,  # these three also stand in the answer to a batch, without a status
+    "ServiceUnavailable": Meaning.TRY_AGAIN,
+    "SlowDown": Meaning.TRY_AGAIN,
     "NotImplemented": Meaning.UNSUPPORTED,
 }
 _MEANINGS_BY_STATUS = {
@@ -115,7 +119,13 @@ class S3ObjectStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(create_only="yes" if _is_aws(self._shared.get().meta.endpoint_url) else "probe")
+        try:
+            known = _is_aws(self._shared.get().meta.endpoint_url)
+        except sdk.BotoCoreError:  # no client can be made; the next request says why
+            known = False
+        plain = not self._bucket.endswith("--x-s3")  # directory buckets list in no order and refuse StartAfter
+        # Elsewhere StartAfter is not trusted either: some servers skip keys that come after it (localstack#13745).
+        return Capabilities(create_only="yes" if known else "probe", ordered_lists=plain, start_after=plain and known)
 
     @property
     def details(self) -> str:
@@ -147,20 +157,25 @@ class S3ObjectStore:
             if _status(error) != 416:
                 raise
             return Body(self.head(key).info, io.BytesIO())  # nothing there: past the end
-        size = int(_member(answer, "ContentRange").rpartition("/")[2]) if ranged else _member(answer, "ContentLength")
-        return Body(_info(key, size, answer), answer["Body"])
+        try:
+            size = _size_from_range(_member(answer, "ContentRange"), start) if ranged else _member(answer, "ContentLength")
+            return Body(_info(key, size, answer), answer["Body"])
+        except BaseException:
+            answer["Body"].close()
+            raise
 
     def head(self, key: str) -> Head:
         answer = self._shared.get().head_object(Bucket=self._bucket, Key=key)
         return Head(_info(key, _member(answer, "ContentLength"), answer), answer.get("Metadata", {}))
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
-        request: dict[str, Any] = {"ContinuationToken": token} if token else {"StartAfter": start_after} if start_after else {}
+        hint = {"StartAfter": start_after} if start_after and self.capabilities.start_after else {}
+        request: dict[str, Any] = {"ContinuationToken": token} if token else hint
         answer = self._shared.get().list_objects_v2(Bucket=self._bucket, Prefix=prefix, **request)
         truncated = _member(answer, "IsTruncated")
         if "Name" not in answer and "KeyCount" not in answer:
             raise _NotS3("a listing without Name and KeyCount")
-        found = [_info(each["Key"], each["Size"], each) for each in answer.get("Contents", ())]
+        found = [_info(_member(each, "Key"), _member(each, "Size"), each) for each in answer.get("Contents", ())]
         return Page(found, _member(answer, "NextContinuationToken") if truncated else None)
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
@@ -217,13 +232,20 @@ class S3ObjectStore:
 
 def _classify_answer(error: sdk.ClientError) -> Failure:
     code, status = error.response["Error"].get("Code", "unknown"), _status(error)
-    request_id = error.response.get("ResponseMetadata", {}).get("RequestId")
+    answer = error.response.get("ResponseMetadata", {})
+    if code == "500" and "html" in answer.get("HTTPHeaders", {}).get("content-type", ""):
+        return Failure(Meaning.NO_ANSWER, "the answer is a web page")  # botocore makes a 500 of a 200 that is not XML
+    request_id = answer.get("RequestId")
     detail = ", ".join(filter(None, (code, f"HTTP {status}" if status else "", f"request {request_id}" if request_id else "")))
     if code in _ELSEWHERE:
         detail += ": the bucket is in another region or behind another endpoint; set region or endpoint_url"
+    if code == "400" and error.operation_name == "HeadObject":
+        code = "ExpiredToken"  # a head's answer has no body to name it; a malformed request is no other possibility here
     meaning = _MEANINGS.get(code) or _MEANINGS_BY_STATUS.get(status)
     if meaning is None:
-        meaning = Meaning.TRY_AGAIN if status >= 500 or code in ("SlowDown", "InternalError") else Meaning.OTHER
+        meaning = Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER
+    if status == 404 and code not in _MEANINGS and error.operation_name not in ("GetObject", "HeadObject", "DeleteObject"):
+        meaning = Meaning.NO_ANSWER  # no object was asked for, and S3 would have named the bucket
     return Failure(meaning, detail)
 
 
@@ -235,6 +257,14 @@ def _member(answer: Mapping[str, Any], name: str) -> Any:
     if name not in answer:
         raise _NotS3(f"a success without {name}")
     return answer[name]
+
+
+def _size_from_range(content_range: str, start: int) -> int:
+    """The size of the whole object, from ``bytes 5-9/10``."""
+    span, _, size = content_range.partition("/")
+    if not span.startswith(f"bytes {start}-") or not size.isdecimal():
+        raise _NotS3(f"a Content-Range that was not asked for: {content_range!r}")
+    return int(size)
 
 
 def _info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:
@@ -255,7 +285,8 @@ def _check_endpoint(bucket: str, settings: Mapping[str, Any]) -> None:
     if endpoint is None:
         return
     parts = urlsplit(endpoint)
-    if (parts.hostname or "").startswith(f"{bucket}."):
+    first, _, rest = (parts.hostname or "").partition(f"{bucket}.")
+    if not first and re.search(r"(^|\.)s3[.-]|^localhost$", rest):
         raise InvalidURLError(
             f"endpoint_url names the bucket {bucket!r} in its host already; leave it out there, it is added where needed"
         )
@@ -303,8 +334,11 @@ def _make_client(settings: Mapping[str, Any]) -> S3Client:
         )
 
     checksum = settings.get("checksum", "auto")
-    client = make("when_supported" if checksum == "auto" else checksum)
-    if checksum == "auto" and not _is_aws(client.meta.endpoint_url):
+    if checksum != "auto":
+        return make(checksum)
+    endpoint = settings.get("endpoint_url")
+    client = make("when_supported" if endpoint is None or _is_aws(endpoint) else "when_required")
+    if endpoint is None and not _is_aws(client.meta.endpoint_url):  # from AWS_ENDPOINT_URL or the profile
         client.close()
         client = make("when_required")
     return client
