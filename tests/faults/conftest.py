@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faults.fake_clock import FakeClock
 from faults.s3_server import S3Server
+from faults.setups import REF, FakeClock, OpenS3
 
-from transcript_backends import ObjectTranscriptStore, TranscriptRef, open_store
-
-REF = TranscriptRef("acme", "coder", "s1")
-OpenS3 = Callable[..., ObjectTranscriptStore]
+from transcript_backends import ObjectTranscriptStore, open_store
 
 
 @pytest.fixture(autouse=True)

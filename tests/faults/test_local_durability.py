@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faults.setups import NAME, REF
 
 from transcript_backends import (
     AccessDeniedError,
@@ -30,8 +31,6 @@ from transcript_backends import (
 )
 from transcript_backends.drivers import local
 
-REF = TranscriptRef("acme", "coder", "s1")
-NAME = "0000000000000000000-0000000000000000000-w.jsonl"
 LINE = b'{"a":1}\n'
 OTHER = b'{"a":2}\n'
 

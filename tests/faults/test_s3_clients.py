@@ -17,18 +17,16 @@ import boto3
 import pytest
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import Reply, Request, Serve
+from faults.setups import REF, OpenS3
 
 from transcript_backends import (
     InvalidURLError,
     ObjectTranscriptStore,
     S3TranscriptStore,
-    TranscriptRef,
     TranscriptStoreError,
     open_store,
 )
 
-OpenS3 = Callable[..., ObjectTranscriptStore]
-REF = TranscriptRef("acme", "coder", "s1")
 LINE = b"{}\n"
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import boto3
 import pytest
-from faults.fake_clock import FakeClock
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import BROKEN_HTML, XHTML, Fault, drop_after_storing, drop_before_storing, honest, html
+from faults.setups import KEY, REF, FakeClock, OpenS3
 
 from transcript_backends import (
     AccessDeniedError,
@@ -23,14 +23,10 @@ from transcript_backends import (
     S3TranscriptStore,
     SegmentConflictError,
     StoreUnavailableError,
-    TranscriptRef,
     TranscriptStoreError,
     UnexpectedResponseError,
 )
 
-OpenS3 = Callable[..., ObjectTranscriptStore]
-REF = TranscriptRef("acme", "coder", "s1")
-KEY = "p/acme/coder/s1/events/0000000000000000000-0000000000000000000-w.jsonl"
 LINE = b'{"a":1}\n'
 OTHER = b'{"a":2}\n'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import BROKEN_HTML, XHTML, Fault, drop_after_storing, html
+from faults.setups import REF
 
 from transcript_backends import (
     AccessDeniedError,
@@ -13,8 +14,6 @@ from transcript_backends import (
     TranscriptRef,
     UnexpectedResponseError,
 )
-
-REF = TranscriptRef("acme", "coder", "s1")
 
 
 @pytest.fixture

@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterable
 import pytest
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import BROKEN_HTML, XHTML, Fault, drop_before_storing, html, truncated
+from faults.setups import REF
 
 from transcript_backends import (
     AccessDeniedError,
     ObjectTranscriptStore,
     StoreUnavailableError,
-    TranscriptRef,
     TranscriptStoreError,
     UnexpectedResponseError,
 )
 
-OpenS3 = Callable[..., ObjectTranscriptStore]
-REF = TranscriptRef("acme", "coder", "s1")
 EVENTS = "p/acme/coder/s1/events/"
 
 CALLS: dict[str, Callable[[ObjectTranscriptStore], object]] = {

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
 
 import pytest
-from faults.fake_clock import FakeClock
 from faults.s3_server import S3Server, reply, without_range
 from faults.scripted_server import (
     BROKEN_HTML,
@@ -20,6 +18,7 @@ from faults.scripted_server import (
     html,
     truncated,
 )
+from faults.setups import KEY, REF, FakeClock, OpenS3
 
 from transcript_backends import (
     AccessDeniedError,
@@ -27,13 +26,9 @@ from transcript_backends import (
     ObjectTranscriptStore,
     SegmentNotFoundError,
     StoreUnavailableError,
-    TranscriptRef,
     UnexpectedResponseError,
 )
 
-OpenS3 = Callable[..., ObjectTranscriptStore]
-REF = TranscriptRef("acme", "coder", "s1")
-KEY = "p/acme/coder/s1/events/0000000000000000000-0000000000000000000-w.jsonl"
 BODY = os.urandom(300_000)
 
 

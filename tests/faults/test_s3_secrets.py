@@ -10,11 +10,10 @@ from collections.abc import Callable
 import pytest
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import BROKEN_HTML, Fault, drop_before_storing, html, truncated
+from faults.setups import REF, OpenS3
 
-from transcript_backends import ObjectTranscriptStore, TranscriptRef, TranscriptStoreError
+from transcript_backends import ObjectTranscriptStore, TranscriptStoreError
 
-OpenS3 = Callable[..., ObjectTranscriptStore]
-REF = TranscriptRef("acme", "coder", "s1")
 CANARIES = ["AKIACANARYACCESS", "canarysecretsecret", "canarysessiontoken"]
 _ECHO = f"<AWSAccessKeyId>{CANARIES[0]}</AWSAccessKeyId><Token-0>{CANARIES[2]}</Token-0>"  # S3 sends such things back
 

@@ -1,11 +1,21 @@
-"""A clock that never waits: a pause is written down, and time passes by as much."""
+"""What the tests of faults share."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+
+from transcript_backends import ObjectTranscriptStore, TranscriptRef
+
+REF = TranscriptRef("acme", "coder", "s1")
+NAME = "0000000000000000000-0000000000000000000-w.jsonl"
+KEY = f"p/acme/coder/s1/events/{NAME}"
+OpenS3 = Callable[..., ObjectTranscriptStore]
 
 
 class FakeClock:
+    """Never waits: a pause is written down, and time passes by as much."""
+
     def __init__(self, seed: int = 7) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
