@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 
@@ -41,6 +42,8 @@ def start(url):
 
     def start(*arguments, **settings):
         settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
+        # A suite in the background of a shell ignores Ctrl-C, and what it starts would too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         processes.append(subprocess.Popen([*COMMAND, *map(str, arguments)], **settings))
         return processes[-1]
 
