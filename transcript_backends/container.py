@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import BinaryIO, Literal, TypeVar, cast
 
@@ -78,6 +79,7 @@ class Container:
         clock: time and chance.
         conditional_writes: ``off`` puts a read before each write in place of create-only writes, for stores without
             them: two writers of one key at the same moment can then overwrite one another.
+        parallel: how many requests one operation may have under way at once.
     """
 
     def __init__(
@@ -87,10 +89,13 @@ class Container:
         retry: RetryPolicy | None = None,
         clock: Clock | None = None,
         conditional_writes: ConditionalWrites = "on",
+        parallel: int = 8,
     ) -> None:
         self.driver = driver
         self.retry = retry or RetryPolicy()
         self.clock = clock or SystemClock()
+        self.parallel = parallel
+        self._server_time: tuple[datetime, float] | None = None
         self._conditional = conditional_writes == "on"
         self._proved = False
         self._proving = threading.Lock()
@@ -232,6 +237,14 @@ class Container:
         raw = _Reader(self, key, body, start, end)
         return cast("BinaryIO", io.BufferedReader(raw, buffer_size=_BUFFER_BYTES))
 
+    def exists(self, key: str) -> bool:
+        """Whether the key holds an object."""
+        try:
+            self._call("look at", key, lambda: self.driver.head(key))
+        except errors.SegmentNotFoundError:
+            return False
+        return True
+
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """All objects below a prefix (empty, or ending in ``/``); ``start_after`` is a hint. A page at a time."""
         token: str | None = None
@@ -239,6 +252,8 @@ class Container:
         while True:
             asked = token
             page = self._call("list", prefix, lambda: self.driver.list_page(prefix, start_after=start_after, token=asked))
+            if page.now is not None:
+                self._server_time = (page.now, self.clock.monotonic())
             yield from page.objects
             token = page.token
             if token is None:
@@ -249,6 +264,13 @@ class Container:
                     "check the server behind this endpoint"
                 )
             seen.add(token)
+
+    def server_time(self) -> datetime | None:
+        """The time by the server's clock, as far as listings have told it."""
+        if self._server_time is None:
+            return None
+        then, at = self._server_time
+        return then + timedelta(seconds=self.clock.monotonic() - at)
 
     # --- delete -------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from transcript_backends import errors
 from transcript_backends.container import Container
-from transcript_backends.keys import TranscriptKeys
-from transcript_backends.listing import Listing, list_everything
+from transcript_backends.keys import SegmentName, TranscriptKeys
+from transcript_backends.listing import Listing, stable_listing
 
 _ABANDONED = timedelta(hours=1)  # after this long by the server's clock a marker's owner counts as dead
 _PATIENCE_SECONDS = 50 * 60  # a delete that takes longer can no longer rely on its own marker
@@ -34,8 +34,8 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
         PartialDeleteError: something is still there; calling again finishes the work.
     """
     began = container.clock.monotonic()
-    before = list_everything(container, names)
-    if not _content(before) and all(each.done for each in before.markers):
+    before = stable_listing(container, names, payloads=True)
+    if not _content(before) and not before.being_deleted:
         _remove(container, [each.info.key for each in before.markers] if purge else [])
         return DeleteResult(0, before.generation)
     number, standing = _claim(container, names, before.generation + 1)
@@ -43,7 +43,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     doomed = _content(standing)
     failed = container.delete(doomed)
 
-    after = list_everything(container, names)
+    after = stable_listing(container, names, payloads=True)
     remaining = set(_content(after))
     failed.update((key, "written again while it was being deleted") for key in doomed if key in remaining and key not in failed)
     overtaken = [key for key in _older_than(after, number) if key not in failed]
@@ -82,7 +82,7 @@ def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[in
         except errors.SegmentConflictError:
             number += 1
             continue
-        standing = list_everything(container, names)
+        standing = stable_listing(container, names, payloads=True)
         if not any(each.done and each.number >= number for each in standing.markers):
             return number, standing
         _remove(container, [names.deleting(number)])  # another delete has used and finished this number since
@@ -93,8 +93,8 @@ def _content(listing: Listing) -> list[str]:
     """The keys of all that belongs to the transcript, markers aside."""
     return [
         *(segment.key for segment in listing.segments),
-        *(segment.key for _, segment in listing.dead),
-        *(info.key for _, info in listing.indexes),
+        *(segment.key for segment in listing.dead),
+        *(info.key for info in listing.indexes.values()),
         *(info.key for info in listing.payloads),
     ]
 
@@ -102,9 +102,13 @@ def _content(listing: Listing) -> list[str]:
 def _older_than(listing: Listing, number: int) -> list[str]:
     """Compacted segments and indexes that a compaction begun before this delete has put there since."""
     return [
-        *(segment.key for generation, segment in listing.dead if generation < number),
-        *(info.key for generation, info in listing.indexes if generation < number),
+        *(segment.key for segment in listing.dead if _is_older(segment.name, number)),
+        *(info.key for name, info in listing.indexes.items() if _is_older(name, number)),
     ]
+
+
+def _is_older(name: SegmentName, number: int) -> bool:
+    return name.generation is not None and name.generation < number
 
 
 def _remove(container: Container, keys: list[str]) -> None:

@@ -215,6 +215,9 @@ class TranscriptKeys:
     def segment(self, seq_start: int, seq_end: int, writer_id: str) -> str:
         return f"{self.prefix}{EVENTS}{SegmentName(seq_start, seq_end, writer_id)}"
 
+    def index(self, segment: SegmentName) -> str:
+        return f"{self.prefix}{INDEX}{segment}.json"
+
     def deleting(self, number: int) -> str:
         return f"{self.prefix}{EVENTS}deleting-{number}"
 

@@ -1,17 +1,24 @@
-"""What a listing of a transcript shows: segments, markers, generation, and what is somebody else's."""
+"""What a transcript consists of: listings that hide nothing, and what of them is read.
+
+A listing is not a snapshot. While it runs, a compaction may put its result on a page already read and delete the sources
+on a page still to come. But the index of a compacted segment is written before the segment, the segment before its
+sources go, and ``index/`` is listed after ``events/``: whatever vanished has left an index. So a listing is complete once
+every index in it is explained (`stable_listing`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from itertools import groupby
 from typing import NamedTuple
 
-from transcript_backends import keys
+from transcript_backends import errors, keys
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import ObjectInfo
-from transcript_backends.keys import IndexKey, MarkerKey, PayloadKey, SegmentKey, TranscriptKeys
-from transcript_backends.refs import TranscriptRef
+from transcript_backends.index import SegmentIndex
+from transcript_backends.keys import IndexKey, MarkerKey, PayloadKey, SegmentKey, SegmentName, TranscriptKeys
+
+_PATIENCE = 100  # listings that a busy compaction may spoil before it is taken for a fault
 
 
 class SegmentInfo(NamedTuple):
@@ -32,6 +39,11 @@ class SegmentInfo(NamedTuple):
     created_at: datetime
     size: int
 
+    @property
+    def name(self) -> SegmentName:
+        """What its key says."""
+        return SegmentName(*self[1:4])
+
 
 class Marker(NamedTuple):
     """A deletion marker."""
@@ -45,9 +57,9 @@ class Listing:
     """One listing of a transcript, sorted out. Pure.
 
     Attributes:
-        segments: what readers may use, by (seq_start, seq_end, writer_id, key).
+        segments: what is alive, by (seq_start, seq_end, writer_id, key).
         dead: compacted segments of an older generation: left by a compaction that a delete overtook.
-        indexes: (generation of its segment, the object) of every segment index.
+        indexes: the segment indexes, by the name of their segment.
         payloads: offloaded payloads.
         markers: deletion markers.
         foreign: how many objects are somebody else's.
@@ -55,17 +67,17 @@ class Listing:
     """
 
     def __init__(self, names: TranscriptKeys, objects: Iterable[ObjectInfo]) -> None:
-        found: list[tuple[int | None, SegmentInfo]] = []
-        self.indexes: list[tuple[int, ObjectInfo]] = []
+        found: list[SegmentInfo] = []
+        self.indexes: dict[SegmentName, ObjectInfo] = {}
         self.payloads: list[ObjectInfo] = []
         self.markers: list[Marker] = []
         self.foreign = 0
         for info in objects:
             match names.parse(info.key):
                 case SegmentKey(name):
-                    found.append((name.generation, SegmentInfo(info.key, *name, info.created_at, info.size)))
+                    found.append(SegmentInfo(info.key, *name, info.created_at, info.size))
                 case IndexKey(name):
-                    self.indexes.append((name.generation or 0, info))
+                    self.indexes[name] = info
                 case PayloadKey():
                     self.payloads.append(info)
                 case MarkerKey(done, number):
@@ -75,29 +87,123 @@ class Listing:
         self.generation = max((each.number for each in self.markers), default=0)
         alive = (None, self.generation)
         self.segments = sorted(
-            (segment for generation, segment in found if generation in alive),
+            (each for each in found if each.name.generation in alive),
             key=lambda each: (each.seq_start, each.seq_end, each.writer_id, each.key),
         )
-        self.dead = [(generation, segment) for generation, segment in found if generation not in alive]
+        self.dead = [each for each in found if each.name.generation not in alive]
+
+    @property
+    def compacted(self) -> list[SegmentInfo]:
+        """The compacted segments among those alive."""
+        return [each for each in self.segments if each.name.generation is not None]
+
+    @property
+    def orphans(self) -> set[SegmentName]:
+        """The indexes of this generation whose segment is not in the listing."""
+        ours = {name for name in self.indexes if name.generation == self.generation}
+        return ours - {each.name for each in self.segments}
+
+    @property
+    def being_deleted(self) -> bool:
+        """Whether a delete is at work, or died at it."""
+        return not all(each.done for each in self.markers)
 
     @property
     def next_seq(self) -> int:
-        """One past the highest seq, 0 for an empty transcript."""
-        return max((each.seq_end for each in self.segments), default=-1) + 1
+        """One past the highest seq, 0 for an empty transcript. Right in any listing: what vanished has left an index."""
+        indexed = (name.seq_end for name in self.indexes if name.generation == self.generation)
+        return max((*(each.seq_end for each in self.segments), *indexed), default=-1) + 1
 
 
-def list_transcript(container: Container, names: TranscriptKeys) -> Listing:
-    """List what belongs to reading a transcript: ``events/`` and ``index/``."""
+class Indexes:
+    """The segment indexes of a transcript, each fetched once."""
+
+    def __init__(self, container: Container, names: TranscriptKeys) -> None:
+        self._container, self._names = container, names
+        self._fetched: dict[SegmentName, SegmentIndex | None] = {}
+
+    def get(self, name: SegmentName) -> SegmentIndex | None:
+        """The index of a compacted segment; None where it is missing.
+
+        Raises:
+            CorruptSegmentError: it is no index.
+        """
+        if name not in self._fetched:
+            key = self._names.index(name)
+            try:
+                with self._container.open(key) as stream:
+                    self._fetched[name] = SegmentIndex.parse(stream.read(), key)
+            except errors.SegmentNotFoundError:
+                self._fetched[name] = None
+        return self._fetched[name]
+
+    def superseded(self, listing: Listing) -> set[str]:
+        """The keys of segments whose records are all in a present compacted segment.
+
+        A source is known by its name and size, and by its age: one that is as young as the compacted segment may have been
+        written after it, by a writer whose id is not its own, and is read like any other.
+        """
+        present = {each.name: each for each in listing.segments}
+        found: set[str] = set()
+        for merged in listing.compacted:
+            index = self.get(merged.name)
+            for source in index.sources if index else ():
+                segment = present.get(source.name)
+                if segment and segment.size == source.size and segment.created_at < merged.created_at:
+                    found.add(segment.key)
+        return found
+
+
+def list_once(container: Container, names: TranscriptKeys, *, payloads: bool = False) -> Listing:
+    """List ``events/`` and ``index/``, and the payloads where they are asked for; may have been torn."""
     # Payloads sort last and may be many: an ordered store is not asked for them. Nothing of ours sorts before events/, so
     # no start is given: servers have answered one with nothing at all.
-    end = names.prefix + keys.PAYLOADS if container.driver.capabilities.ordered_lists else None
-    objects = container.list(names.prefix)
-    return Listing(names, _until(objects, end))
+    end = names.prefix + keys.PAYLOADS if container.driver.capabilities.ordered_lists and not payloads else None
+    return Listing(names, _until(container.list(names.prefix), end))
 
 
-def list_everything(container: Container, names: TranscriptKeys) -> Listing:
-    """List all objects of a transcript, payloads included."""
-    return Listing(names, container.list(names.prefix))
+def stable_listing(
+    container: Container, names: TranscriptKeys, indexes: Indexes | None = None, *, payloads: bool = False
+) -> Listing:
+    """A listing from which nothing is missing that was there all the time it took.
+
+    Costs one listing where no index is without its segment.
+
+    Raises:
+        StoreUnavailableError: compactions spoiled one listing after the other.
+    """
+    for _ in range(_PATIENCE):
+        listing = list_once(container, names, payloads=payloads)
+        if not listing.orphans or _explained(container, names, listing, indexes or Indexes(container, names)):
+            return listing
+    raise errors.StoreUnavailableError(f"{names.prefix!r} is being compacted faster than it can be listed; try again")
+
+
+def _explained(container: Container, names: TranscriptKeys, listing: Listing, indexes: Indexes) -> bool:
+    """Whether each index without a segment is of one merged further, or of one not written yet."""
+    unborn = listing.orphans - _merged_further(listing, indexes)
+    if any(container.exists(names.segment(*name)) for name in unborn):
+        return False
+    if not unborn:
+        return True
+    # One that was born and merged further since has an index that is new, too, and names it.
+    objects = container.list(names.prefix + keys.INDEX)
+    new = Listing(names, objects).indexes.keys() - listing.indexes.keys()
+    return not any(source.name in unborn for name in new if (index := indexes.get(name)) for source in index.sources)
+
+
+def _merged_further(listing: Listing, indexes: Indexes) -> set[SegmentName]:
+    """The compacted segments named as sources in the index of a present one, directly or through indexes so named."""
+    found: set[SegmentName] = set()
+    to_see = [each.name for each in listing.compacted if each.name in listing.indexes]
+    while to_see:
+        index = indexes.get(to_see.pop())
+        for source in index.sources if index else ():
+            if source.name.generation is not None and source.name not in found:
+                found.add(source.name)
+                if source.name in listing.indexes:
+                    to_see.append(source.name)
+    return found
 
 
 def _until(objects: Iterable[ObjectInfo], end: str | None) -> Iterator[ObjectInfo]:
@@ -105,84 +211,3 @@ def _until(objects: Iterable[ObjectInfo], end: str | None) -> Iterator[ObjectInf
         if end is not None and info.key >= end:
             return
         yield info
-
-
-def list_refs(
-    container: Container, root: str, tenant: str | None = None, agent_id: str | None = None
-) -> Iterator[TranscriptRef]:
-    """The transcripts that hold a segment, each once, in order of their keys.
-
-    Costs at most one request a thousand objects, and at most two a session: once a session has shown enough, the rest of
-    it is jumped over.
-    """
-    prefix = root
-    agent = None if agent_id is None else keys.check_id(agent_id, "agent id") + "/"
-    if tenant is not None:
-        prefix += keys.check_id(tenant, "tenant") + "/" + (agent or "")
-    for ids in _live_sessions(container, root, prefix):
-        if agent_id is None or ids[1] == agent_id:
-            yield TranscriptRef(*ids)
-
-
-_Ids = tuple[str, str, str]
-_ENOUGH = 1000  # objects of one session: a page
-
-
-class _Sighting:
-    """What has been seen of a session so far."""
-
-    def __init__(self) -> None:
-        self.has_plain_segment = False
-        self.has_left_events = False  # in key order, no segment or marker comes after the first index or payload
-        self._generations: set[int] = set()
-        self._marker = 0
-
-    def add(self, parsed: keys.ParsedKey) -> None:
-        match parsed:
-            case SegmentKey(name) if name.generation is None:
-                self.has_plain_segment = True
-            case SegmentKey(name):
-                self._generations.add(name.generation or 0)
-            case MarkerKey(_, number):
-                self._marker = max(self._marker, number)
-            case _:
-                self.has_left_events = True
-
-    @property
-    def settled(self) -> bool:
-        """Whether more objects, in key order, change nothing."""
-        return self.has_plain_segment or self.has_left_events
-
-    @property
-    def alive(self) -> bool:
-        return self.has_plain_segment or self._marker in self._generations
-
-
-def _live_sessions(container: Container, root: str, prefix: str) -> Iterator[_Ids]:
-    able = container.driver.capabilities
-    if not able.ordered_lists:
-        sightings: dict[_Ids, _Sighting] = {}
-        for ids, parsed in _recognised(root, container.list(prefix)):
-            sightings.setdefault(ids, _Sighting()).add(parsed)
-        alive = (ids for ids, sighting in sightings.items() if sighting.alive)
-        yield from sorted(alive, key=lambda ids: TranscriptRef(*ids).prefix)
-        return
-    start_after: str | None = ""
-    while start_after is not None:
-        objects = _recognised(root, container.list(prefix, start_after=start_after))
-        start_after = None
-        for ids, group in groupby(objects, key=lambda each: each[0]):
-            sighting = _Sighting()
-            for count, (_, parsed) in enumerate(group, 1):
-                sighting.add(parsed)
-                if count >= _ENOUGH and sighting.settled and able.start_after:
-                    start_after = f"{root}{TranscriptRef(*ids).prefix}~"  # past all the names in it
-                    break
-            if sighting.alive:
-                yield ids
-            if start_after is not None:
-                break
-
-
-def _recognised(root: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[_Ids, keys.ParsedKey]]:
-    return filter(None, (keys.split_key(root, info.key) for info in objects))

@@ -6,12 +6,13 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, BinaryIO
 
 from transcript_backends import keys
+from transcript_backends.catalog import list_refs
 from transcript_backends.container import Container
 from transcript_backends.deletion import DeleteResult, delete_transcript
-from transcript_backends.errors import InvalidRefError, InvalidSegmentError, TranscriptStoreError
+from transcript_backends.errors import InvalidRefError, InvalidSegmentError
 from transcript_backends.keys import SegmentKey, TranscriptKeys
-from transcript_backends.listing import Listing, SegmentInfo, list_refs, list_transcript
-from transcript_backends.reading import read_records
+from transcript_backends.listing import SegmentInfo, list_once
+from transcript_backends.reading import look, read_records, read_segment
 from transcript_backends.records import Record, normalize
 from transcript_backends.refs import RuntimeContext, TranscriptRef
 from transcript_backends.store import CompactionPolicy, CompactionResult
@@ -48,23 +49,25 @@ class ObjectTranscriptStore:
         return key
 
     def list_segments(self, ref: TranscriptRef) -> list[SegmentInfo]:
-        """See `TranscriptStore.list_segments`. One request for each thousand objects."""
-        return self._list(ref).segments
+        """See `TranscriptStore.list_segments`. One request for each thousand objects, and one for each compacted segment."""
+        return list(look(self._container, self._names(ref)).segments)
 
     def read_segment(self, segment_key: str) -> BinaryIO:
         """See `TranscriptStore.read_segment`. One request."""
         self._check_filled()
         split = keys.split_key(self._root, segment_key) if isinstance(segment_key, str) else None
-        if split is None or not isinstance(split[1], SegmentKey):
+        ids, parsed = split or (None, None)
+        if ids is None or not isinstance(parsed, SegmentKey):
             raise InvalidSegmentError(
                 f"{segment_key!r} is no key of a segment in {self}; keys come from append_segment and list_segments"
             )
-        return self._container.open(segment_key)
+        return read_segment(self._container, self._names(TranscriptRef(*ids)), segment_key, parsed.name)
 
     def compact(self, ref: TranscriptRef, policy: CompactionPolicy | None = None) -> CompactionResult:
-        """See `TranscriptStore.compact`. Not in this version."""
-        self._names(ref)
-        raise TranscriptStoreError(f"compaction is not available in this version; {ref} was left as it is and reads as before")
+        """See `TranscriptStore.compact`."""
+        from transcript_backends.compaction import compact  # what only compactors need takes 10 ms to import
+
+        return compact(self._container, self._names(ref), policy or CompactionPolicy())
 
     def with_runtime_context(self, rc: RuntimeContext) -> ObjectTranscriptStore:
         """See `TranscriptStore.with_runtime_context`. The view shares this store's connections."""
@@ -94,11 +97,13 @@ class ObjectTranscriptStore:
             start_seq, end_seq: inclusive bounds.
             limit: how many at most.
         """
-        return read_records(self._container, self.list_segments(ref), start_seq=start_seq, end_seq=end_seq, limit=limit)
+        names = self._names(ref)
+        plan = look(self._container, names)
+        return read_records(self._container, names, plan, start_seq=start_seq, end_seq=end_seq, limit=limit)
 
     def next_seq(self, ref: TranscriptRef) -> int:
-        """One past the highest seq of any writer, 0 for an empty transcript."""
-        return self._list(ref).next_seq
+        """One past the highest seq of any writer, 0 for an empty transcript. One request for each thousand objects."""
+        return list_once(self._container, self._names(ref)).next_seq
 
     def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> Iterator[TranscriptRef]:
         """The transcripts that hold a segment, each once, in order of their keys; a page of the listing at a time."""
@@ -131,9 +136,6 @@ class ObjectTranscriptStore:
         return self._reopen
 
     # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _list(self, ref: TranscriptRef) -> Listing:
-        return list_transcript(self._container, self._names(ref))
 
     def _names(self, ref: TranscriptRef) -> TranscriptKeys:
         self._check_filled()

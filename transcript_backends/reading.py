@@ -3,114 +3,290 @@
 from __future__ import annotations
 
 import heapq
+import io
+import json
 import logging
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from transcript_backends.container import Container
-from transcript_backends.listing import SegmentInfo
+from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError
+from transcript_backends.index import Run, SegmentIndex
+from transcript_backends.keys import SegmentName, TranscriptKeys
+from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
 from transcript_backends.records import Record
 
 _log = logging.getLogger(__name__)
 
+_PATIENCE = 100  # segments that may vanish in one reading before it is taken for a fault
+FOREIGN_COMPACTED = "compacted"  # the writer id of segments merged by other implementations, which write no index
+
+Open = Callable[[SegmentInfo, int], BinaryIO]
+"""Opens a segment from a byte offset on."""
+
+
+class Plan(NamedTuple):
+    """What to read: the segments by seq, and the indexes of the compacted ones."""
+
+    segments: Sequence[SegmentInfo]
+    indexes: Indexes
+
+
+def look(container: Container, names: TranscriptKeys) -> Plan:
+    """List a transcript, and leave out what is merged."""
+    indexes = Indexes(container, names)
+    return Plan(readable(stable_listing(container, names, indexes), indexes), indexes)
+
+
+def readable(listing: Listing, indexes: Indexes) -> list[SegmentInfo]:
+    """The segments of a listing that are needed to read all of its records."""
+    superseded = indexes.superseded(listing)
+    return [each for each in listing.segments if each.key not in superseded]
+
 
 def read_records(
     container: Container,
-    segments: Sequence[SegmentInfo],
+    names: TranscriptKeys,
+    plan: Plan,
     *,
     start_seq: int = 0,
     end_seq: int | None = None,
     limit: int | None = None,
 ) -> Generator[Record, None, None]:
-    """The records of some segments, merged by (seq, writer id), equal lines of one identity once.
+    """The records of a transcript, merged by (seq, writer id), equal lines of one identity once.
 
     A segment is opened when its range is reached and closed when it is done, or when the caller closes the generator;
-    where segments don't overlap, one is open at a time.
+    where segments don't overlap, one is open at a time. A segment that vanishes is one that was merged meanwhile: the
+    transcript is listed again, and reading goes on after the last record given.
     """
-    with closing(_merge(container, _between(segments, start_seq, end_seq))) as merged:
-        wanted = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
-        yield from islice(_distinct(each for each in wanted if each.seq >= start_seq), limit)
+    with closing(_resuming(container, names, plan, start_seq, end_seq)) as records:
+        yield from islice(records, limit)
 
 
-def _between(segments: Sequence[SegmentInfo], start_seq: int, end_seq: int | None) -> list[SegmentInfo]:
-    return [each for each in segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)]
+def _resuming(
+    container: Container, names: TranscriptKeys, plan: Plan, start_seq: int, end_seq: int | None
+) -> Generator[Record, None, None]:
+    given = _Given()
+    for patience in reversed(range(_PATIENCE)):
+        chosen = [
+            each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
+        ]
+        with closing(
+            merge(chosen, plan.indexes, lambda each, start: container.open(each.key, start=start), start_seq)
+        ) as merged:
+            try:
+                wanted = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
+                yield from filter(given.is_new, (each for each in wanted if each.seq >= start_seq))
+                return
+            except SegmentNotFoundError:
+                if not patience:
+                    raise
+        start_seq = max(start_seq, given.seq)
+        plan = look(container, names)
 
 
-class _Source(NamedTuple):
+class _Given:
+    """What a reader has been given: drops repeats, and what comes before it again after a new listing."""
+
+    def __init__(self) -> None:
+        self._identity: tuple[int, str] = (-1, "")
+        self._lines: set[bytes] = set()
+
+    @property
+    def seq(self) -> int:
+        return self._identity[0]
+
+    def is_new(self, record: Record) -> bool:
+        """Whether to give this record; if so, it counts as given. Two different lines of one identity are both new."""
+        identity = record[:2]
+        if identity < self._identity or (identity == self._identity and record.line in self._lines):
+            return False
+        if identity != self._identity:
+            self._identity, self._lines = identity, set()
+        self._lines.add(record.line)
+        return True
+
+
+def distinct(records: Iterable[Record]) -> Iterator[Record]:
+    """Drop equal lines of one identity from records in order."""
+    return filter(_Given().is_new, records)
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+class _Next(NamedTuple):
     """The next record of an open segment; sorts by seq, writer, then the segment's place."""
 
     seq: int
     writer_id: str
     place: int
     line: bytes
-    rest: Generator[tuple[int, bytes], None, None]
+    rest: Generator[Record, None, None]
 
 
-def _merge(container: Container, segments: Sequence[SegmentInfo]) -> Generator[Record, None, None]:
-    """Merge segments sorted by seq_start."""
-    heap: list[_Source] = []
+def merge(
+    segments: Sequence[SegmentInfo], indexes: Indexes, open_segment: Open, start_seq: int = 0
+) -> Generator[Record, None, None]:
+    """All records of segments sorted by seq_start, in order, repeats included; from about ``start_seq`` on."""
+    heap: list[_Next] = []
     waiting = 0
+    repeated = _repeated_ids(segments, open_segment)
     try:
         while heap or waiting < len(segments):
             while waiting < len(segments) and (not heap or segments[waiting].seq_start <= heap[0].seq):
                 segment = segments[waiting]
-                lines = _numbered(container, segment)
-                for seq, line in lines:
-                    heapq.heappush(heap, _Source(seq, segment.writer_id, waiting, line, lines))
+                records = _records_of(segment, indexes, open_segment, start_seq)
+                if segment.writer_id == FOREIGN_COMPACTED and repeated:
+                    records = _without(records, repeated)
+                for record in records:
+                    heapq.heappush(heap, _Next(record.seq, record.writer_id, waiting, record.line, records))
                     break
                 waiting += 1
             if not heap:
                 continue
-            source = heap[0]
-            yield Record(source.seq, source.writer_id, source.line)
-            for seq, line in source.rest:
-                heapq.heapreplace(heap, source._replace(seq=seq, line=line))
+            first = heap[0]
+            yield Record(first.seq, first.writer_id, first.line)
+            for record in first.rest:
+                heapq.heapreplace(heap, first._replace(seq=record.seq, writer_id=record.writer_id, line=record.line))
                 break
             else:
                 heapq.heappop(heap)
     finally:
-        for source in heap:
-            source.rest.close()
+        for each in heap:
+            each.rest.close()
 
 
-def _numbered(container: Container, segment: SegmentInfo) -> Generator[tuple[int, bytes], None, None]:
-    """The lines of a segment with their seqs; open until it is exhausted or closed.
+def _records_of(segment: SegmentInfo, indexes: Indexes, open_segment: Open, start_seq: int) -> Generator[Record, None, None]:
+    index = indexes.get(segment.name) if segment.name.generation is not None else None
+    if index is not None:
+        return _indexed(segment, index, open_segment, start_seq)
+    if segment.name.generation is not None:
+        _log.warning("the index of %s is missing; its records are read as the compacted segment's own", segment.key)
+    return plain_records(segment, open_segment(segment, 0))
 
-    Reading is lenient: other programs write segments too.
 
-    Blank lines are no records; surplus lines take the last seq (section 4 of the design); a last line without its newline
-    is passed on, and reported where it is no JSON.
+def _indexed(segment: SegmentInfo, index: SegmentIndex, open_segment: Open, start_seq: int) -> Generator[Record, None, None]:
+    """The records of a compacted segment, under their writers."""
+    if index.size != segment.size:
+        raise CorruptSegmentError(f"{segment.key!r} is {segment.size} bytes long, its index says {index.size}")
+    offset, position, skipped = index.place_before(start_seq)
+    with open_segment(segment, offset) as stream:
+        for run in index.runs[position:]:
+            for seq in range(run.seq_start + skipped, run.seq_end + 1):
+                line = stream.readline()
+                if not line.endswith(b"\n"):
+                    raise CorruptSegmentError(
+                        f"{segment.key!r} ends before record {seq} of {run.writer_id}, which its index names"
+                    )
+                yield Record(seq, run.writer_id, line[:-1])
+            skipped = 0
+
+
+def plain_records(segment: SegmentInfo, stream: BinaryIO) -> Generator[Record, None, None]:
+    """The lines of a segment as records; closes the stream when it is exhausted or closed.
+
+    Reading is lenient, since other programs write segments too: blank lines are no records, surplus lines take the last
+    seq, and a last line without its newline is passed on, and reported where it is no JSON.
     """
     seq = segment.seq_start
-    with container.open(segment.key) as stream:
+    with stream:
         for raw in stream:  # splits on LF only
             line = raw.removesuffix(b"\n").rstrip(b"\r")
             if not line.strip():
                 continue
+            record = Record(seq, segment.writer_id, line)
             if not raw.endswith(b"\n"):
-                _report_if_torn(segment, seq, line)
-            yield seq, line
+                _report_if_torn(segment, record)
+            yield record
             seq = min(seq + 1, segment.seq_end)
 
 
-def _report_if_torn(segment: SegmentInfo, seq: int, line: bytes) -> None:
+def _report_if_torn(segment: SegmentInfo, record: Record) -> None:
     try:
-        Record(seq, segment.writer_id, line).json()
-    except Exception as error:
+        record.json()
+    except CorruptSegmentError as error:
         _log.warning("the last line of %s was cut short: %s", segment.key, error)
 
 
-def _distinct(records: Iterable[Record]) -> Iterator[Record]:
-    """Drop equal lines of one identity; two different lines of one identity both stay."""
-    identity: tuple[int, str] | None = None
-    seen: set[bytes] = set()
-    for record in records:
-        if record[:2] != identity:
-            identity, seen = record[:2], {record.line}
-        elif record.line in seen:
-            continue
-        else:
-            seen.add(record.line)
-        yield record
+# --- segments merged by other implementations -------------------------------------------------------------------------
+
+
+def _repeated_ids(segments: Sequence[SegmentInfo], open_segment: Open) -> set[object]:
+    """The entry ids in segments that overlap one merged by another implementation.
+
+    Such a segment has no index, and its lines are numbered anew; where a crash has left its sources beside it, only the ids
+    of their entries tell that both hold the same records.
+    """
+    merged = [each for each in segments if each.writer_id == FOREIGN_COMPACTED]
+    ids: set[object] = set()
+    for segment in segments if merged else ():
+        if segment.writer_id != FOREIGN_COMPACTED and any(overlap(segment, each) for each in merged):
+            with closing(plain_records(segment, open_segment(segment, 0))) as records:
+                ids.update(filter(None, map(_entry_id, records)))
+    return ids
+
+
+def _without(records: Iterable[Record], ids: set[object]) -> Generator[Record, None, None]:
+    yield from (each for each in records if _entry_id(each) not in ids)
+
+
+def _entry_id(record: Record) -> str | None:
+    try:
+        entry = json.loads(record.line)
+    except ValueError:
+        return None
+    found = entry.get("id") if isinstance(entry, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def overlap(one: SegmentInfo, other: SegmentInfo) -> bool:
+    """Whether two segments share a seq."""
+    return one.seq_start <= other.seq_end and other.seq_start <= one.seq_end
+
+
+# --- one segment ------------------------------------------------------------------------------------------------------
+
+
+def read_segment(container: Container, names: TranscriptKeys, key: str, name: SegmentName) -> BinaryIO:
+    """A segment's bytes; those of one that was merged come from the compacted segment that holds its records.
+
+    Raises:
+        SegmentNotFoundError: neither is there.
+    """
+    for patience in reversed(range(_PATIENCE)):
+        try:
+            return container.open(key)
+        except SegmentNotFoundError:
+            if name.generation is not None:
+                raise
+            listing = stable_listing(container, names, indexes := Indexes(container, names))
+            if any(each.key == key for each in listing.segments) and patience:
+                continue  # it was not there yet
+            for merged in listing.compacted:
+                index = indexes.get(merged.name)
+                if index and index.covers(name.writer_id, name.seq_start, name.seq_end):
+                    try:
+                        return _extract(container, merged, index, name)
+                    except SegmentNotFoundError:
+                        break  # merged further meanwhile: list again
+            else:
+                raise
+            if not patience:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _extract(container: Container, merged: SegmentInfo, index: SegmentIndex, name: SegmentName) -> BinaryIO:
+    """The lines of one writer's range of seqs, from a compacted segment."""
+
+    def wanted(run: Run) -> bool:
+        return run.writer_id == name.writer_id and run.seq_start <= name.seq_end and run.seq_end >= name.seq_start
+
+    lines: list[bytes] = []
+    for run in filter(wanted, index.runs):
+        with container.open(merged.key, start=run.offset, end=run.offset + run.length) as stream:
+            lines += islice(stream, max(name.seq_start - run.seq_start, 0), name.seq_end - run.seq_start + 1)
+    return io.BytesIO(b"".join(lines))

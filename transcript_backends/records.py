@@ -101,6 +101,14 @@ def _check_line(line: bytes, number: int) -> None:
         _explain(line, number)
 
 
+def is_object(line: bytes) -> bool:
+    """Whether a line is a JSON object."""
+    try:
+        return _is_plain_object(line) or isinstance(json.loads(line, parse_int=float), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _is_plain_object(line: bytes) -> bool:
     """Whether the fast parser takes the line as a JSON object. It refuses some that are one (lone surrogates)."""
     try:

@@ -14,7 +14,6 @@ from transcript_backends import (
     SegmentNotFoundError,
     StoreClosedError,
     TranscriptRef,
-    TranscriptStoreError,
 )
 from transcript_backends.keys import MAX_SEQ
 from transcript_backends.records import MAX_LINE_BYTES
@@ -206,11 +205,3 @@ def test_a_store_shows_its_place_and_nothing_else():
     store = make("p/q/").store
     assert str(store) == "memory://m/p/q"
     assert repr(store) == "<ObjectTranscriptStore memory://m/p/q>"
-
-
-def test_compaction_says_that_it_is_not_there_and_changes_nothing():
-    setup = make()
-    append(setup.store, 7, 8)
-    with pytest.raises(TranscriptStoreError, match="not available in this version; acme/coder/s1 was left as it is"):
-        setup.store.compact(REF)
-    assert setup.keys() == [KEY]

@@ -36,10 +36,17 @@ class ObjectInfo(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One page of a listing; ``token`` gets the next one, None after the last. A page may be empty and not the last."""
+    """One page of a listing. A page may be empty and not the last.
+
+    Attributes:
+        objects: what is on it.
+        token: gets the next one; None after the last.
+        now: the time by the server's clock, where the answer tells it.
+    """
 
     objects: Sequence[ObjectInfo]
     token: str | None
+    now: datetime | None = None
 
 
 class ByteStream(Protocol):

@@ -164,9 +164,9 @@ class LocalObjectStore:
         found: list[ObjectInfo] = []
         for info in _walk(top, prefix, max(start_after, token or "")):
             if len(found) == _PAGE_SIZE:
-                return Page(found, found[-1].key)
+                return Page(found, found[-1].key, datetime.now(timezone.utc))
             found.append(info)
-        return Page(found, None)
+        return Page(found, None, datetime.now(timezone.utc))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 

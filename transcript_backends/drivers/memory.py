@@ -72,7 +72,7 @@ class MemoryObjectStore:
         with self._lock:
             keys = sorted(key for key in self._objects if key.startswith(prefix) and key > after)
             found = [self._objects[key].info for key in islice(keys, self._page_size)]
-        return Page(found, found[-1].key if len(keys) > len(found) else None)
+        return Page(found, found[-1].key if len(keys) > len(found) else None, self._now())
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
         with self._lock:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timezone
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -176,7 +177,9 @@ class S3ObjectStore:
         if "Name" not in answer and "KeyCount" not in answer:
             raise _NotS3("a listing without Name and KeyCount")
         found = [_info(_member(each, "Key"), _member(each, "Size"), each) for each in answer.get("Contents", ())]
-        return Page(found, _member(answer, "NextContinuationToken") if truncated else None)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        now = parsedate_to_datetime(date) if date else None
+        return Page(found, _member(answer, "NextContinuationToken") if truncated else None, now)
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
         if self._batch_delete:

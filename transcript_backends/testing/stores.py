@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from transcript_backends import (
+    CompactionPolicy,
     InvalidRefError,
     InvalidSegmentError,
     ObjectTranscriptStore,
@@ -247,6 +248,71 @@ class StoreContract:
         assert all_at_once(threads, [partial(write, writer) for writer in range(CREATORS)]) == [None] * CREATORS
         expected = [(seq, f"writer-{writer:02d}") for seq in range(10) for writer in range(CREATORS)]
         assert [(record.seq, record.writer_id) for record in store.records(ref)] == expected
+
+    # --- compaction ---------------------------------------------------------------------------------------------------
+
+    def test_compaction_leaves_few_segments_and_readers_see_no_difference(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef
+    ) -> None:
+        written = {}
+        for seq in range(40):
+            writer = "odd" if seq % 2 else "even"
+            body = lines_of(seq, seq + 1, text=writer)
+            written[store.append_segment(ref, seq, seq + 1, writer, body)] = body
+        before = list(store.records(ref))
+        assert len(before) == 80
+        for policy in (CompactionPolicy(), CompactionPolicy(full=True)):
+            store.compact(ref, policy)
+            assert list(store.records(ref)) == before
+        assert len(store.list_segments(ref)) == 1
+        assert store.next_seq(ref) == 41
+        assert list(store.list_refs(ref.tenant)) == [ref]
+        assert list(store.records(ref, start_seq=20, end_seq=21)) == [each for each in before if each.seq in (20, 21)]
+        assert {key: self.stored(store, key) for key in written} == written
+        store.append_segment(ref, 41, 41, "late", lines_of(41))
+        assert [record.seq for record in store.records(ref)][-2:] == [40, 41]
+
+    def test_compacting_again_does_nothing(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        for seq in range(20):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        assert store.compact(ref).segments_after == 1
+        again = store.compact(ref)
+        assert (again.segments_before, again.segments_after, again.bytes_written, again.merged, again.left) == (1, 1, 0, [], [])
+
+    def test_many_compactors_and_writers_at_once_lose_nothing(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
+    ) -> None:
+        def write(writer: int) -> None:
+            for seq in range(20):
+                store.append_segment(ref, seq, seq, f"writer-{writer}", lines_of(seq, text=str(writer)))
+
+        def compact() -> None:
+            for _ in range(4):
+                store.compact(ref, CompactionPolicy(min_segments=3))
+
+        def read() -> None:
+            for _ in range(4):
+                identities = [record[:2] for record in store.records(ref)]
+                assert identities == sorted(set(identities))
+
+        calls = [*(partial(write, writer) for writer in range(4)), compact, compact, compact, read, read]
+        assert all_at_once(threads, calls) == [None] * len(calls)
+        store.compact(ref, CompactionPolicy(full=True))
+        assert [record[:2] for record in store.records(ref)] == [
+            (seq, f"writer-{writer}") for seq in range(20) for writer in range(4)
+        ]
+        assert len(store.list_segments(ref)) == 1
+
+    def test_a_compacted_transcript_is_deleted_whole(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        for seq in range(20):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        store.compact(ref)
+        assert store.delete(ref).deleted == 2  # the segment and its index
+        assert list(store.records(ref)) == []
+        assert list(store.list_refs(ref.tenant)) == []
+        store.append_segment(ref, 0, 0, "w", lines_of(0))
+        assert store.compact(ref, CompactionPolicy(full=True)).left == []
+        assert len(list(store.records(ref))) == 1
 
     # --- delete -------------------------------------------------------------------------------------------------------
 

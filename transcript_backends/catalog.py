@@ -1,0 +1,93 @@
+"""Which transcripts there are below a root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from transcript_backends import keys
+from transcript_backends.container import Container
+from transcript_backends.drivers.driver import ObjectInfo
+from transcript_backends.keys import MarkerKey, SegmentKey
+from transcript_backends.refs import TranscriptRef
+
+
+def list_refs(
+    container: Container, root: str, tenant: str | None = None, agent_id: str | None = None
+) -> Iterator[TranscriptRef]:
+    """The transcripts that hold a segment, each once, in order of their keys.
+
+    Costs at most one request a thousand objects, and at most two a session: once a session has shown enough, the rest of
+    it is jumped over.
+    """
+    prefix = root
+    agent = None if agent_id is None else keys.check_id(agent_id, "agent id") + "/"
+    if tenant is not None:
+        prefix += keys.check_id(tenant, "tenant") + "/" + (agent or "")
+    for ids in _live_sessions(container, root, prefix):
+        if agent_id is None or ids[1] == agent_id:
+            yield TranscriptRef(*ids)
+
+
+_Ids = tuple[str, str, str]
+_ENOUGH = 1000  # objects of one session: a page
+
+
+class _Sighting:
+    """What has been seen of a session so far."""
+
+    def __init__(self) -> None:
+        self.has_plain_segment = False
+        self.has_left_events = False  # in key order, no segment or marker comes after the first index or payload
+        self._generations: set[int] = set()
+        self._marker = 0
+
+    def add(self, parsed: keys.ParsedKey) -> None:
+        match parsed:
+            case SegmentKey(name) if name.generation is None:
+                self.has_plain_segment = True
+            case SegmentKey(name):
+                self._generations.add(name.generation or 0)
+            case MarkerKey(_, number):
+                self._marker = max(self._marker, number)
+            case _:
+                self.has_left_events = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether more objects, in key order, change nothing."""
+        return self.has_plain_segment or self.has_left_events
+
+    @property
+    def alive(self) -> bool:
+        return self.has_plain_segment or self._marker in self._generations
+
+
+def _live_sessions(container: Container, root: str, prefix: str) -> Iterator[_Ids]:
+    able = container.driver.capabilities
+    if not able.ordered_lists:
+        sightings: dict[_Ids, _Sighting] = {}
+        for ids, parsed in _recognised(root, container.list(prefix)):
+            sightings.setdefault(ids, _Sighting()).add(parsed)
+        alive = (ids for ids, sighting in sightings.items() if sighting.alive)
+        yield from sorted(alive, key=lambda ids: TranscriptRef(*ids).prefix)
+        return
+    start_after: str | None = ""
+    while start_after is not None:
+        objects = _recognised(root, container.list(prefix, start_after=start_after))
+        start_after = None
+        for ids, group in groupby(objects, key=lambda each: each[0]):
+            sighting = _Sighting()
+            for count, (_, parsed) in enumerate(group, 1):
+                sighting.add(parsed)
+                if count >= _ENOUGH and sighting.settled and able.start_after:
+                    start_after = f"{root}{TranscriptRef(*ids).prefix}~"  # past all the names in it
+                    break
+            if sighting.alive:
+                yield ids
+            if start_after is not None:
+                break
+
+
+def _recognised(root: str, objects: Iterable[ObjectInfo]) -> Iterator[tuple[_Ids, keys.ParsedKey]]:
+    return filter(None, (keys.split_key(root, info.key) for info in objects))
