@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -295,7 +295,7 @@ class StoreContract:
                 identities = [record[:2] for record in store.records(ref)]
                 assert identities == sorted(set(identities))
 
-        calls = [*(partial(write, writer) for writer in range(4)), compact, compact, compact, read, read]
+        calls: list[Callable[[], None]] = [*(partial(write, writer) for writer in range(4)), compact, compact, compact, read, read]
         assert all_at_once(threads, calls) == [None] * len(calls)
         store.compact(ref, CompactionPolicy(full=True))
         assert [record[:2] for record in store.records(ref)] == [
