@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transcript_backends.registry import Backend, open_store
     from transcript_backends.store import CompactionPolicy, CompactionResult, TranscriptStore
     from transcript_backends.stores import S3TranscriptStore
+    from transcript_backends.verifying import Problem, VerifyReport
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "MissingExtraError",
     "ObjectTranscriptStore",
     "PartialDeleteError",
+    "Problem",
     "Record",
     "RuntimeContext",
     "S3TranscriptStore",
@@ -64,6 +66,7 @@ __all__ = [
     "TranscriptStore",
     "TranscriptStoreError",
     "UnexpectedResponseError",
+    "VerifyReport",
     "check_jsonl",
     "diagnose",
     "open_store",
@@ -85,6 +88,8 @@ _HOMES = {
     "CompactionResult": "store",
     "TranscriptStore": "store",
     "S3TranscriptStore": "stores",
+    "Problem": "verifying",
+    "VerifyReport": "verifying",
 }
 
 

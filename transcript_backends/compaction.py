@@ -44,6 +44,17 @@ def compact(container: Container, names: TranscriptKeys, policy: CompactionPolic
     return _Compactor(container, names, policy, listing, indexes).run()
 
 
+def remove_leftovers(container: Container, names: TranscriptKeys) -> tuple[list[str], dict[str, str]]:
+    """Finish what crashed compactions have left, and merge nothing; gives the keys removed, and key -> reason of others."""
+    indexes = Indexes(container, names)
+    listing = stable_listing(container, names, indexes)
+    if listing.being_deleted:
+        return [], {}
+    compactor = _Compactor(container, names, CompactionPolicy(), listing, indexes)
+    compactor.clean_up()
+    return compactor.removed, compactor.left
+
+
 class _StopError(Exception):
     """Somebody else is at work on the same transcript; what is left is theirs, or a later compaction's."""
 
@@ -64,30 +75,33 @@ class _Compactor:
     ) -> None:
         self._container, self._names, self._policy = container, names, policy
         self._listing, self._indexes = listing, indexes
-        self._left: dict[str, str] = {}
+        self.left: dict[str, str] = {}
+        self.removed: list[str] = []
         self._merged: list[str] = []
         self._written = 0
 
     def run(self) -> CompactionResult:
-        self._sweep()
-        current = self._finish()
+        current = self.clean_up()
         excluded = self._excluded(current)
         try:
-            while run := next_run(current, excluded | self._left.keys(), self._policy):
+            while run := next_run(current, excluded | self.left.keys(), self._policy):
                 try:
                     result = self._merge(run)
                 except _DamagedError as damage:
-                    self._left[damage.segment.key] = damage.reason
+                    self.left[damage.segment.key] = damage.reason
                     continue
                 at = current.index(run[0])
                 current[at : at + len(run)] = [result]
         except (_StopError, errors.SegmentNotFoundError):  # not found: a source that another compactor has merged
             pass
-        return CompactionResult(
-            len(self._listing.segments), len(current), self._written, self._merged, list(self._left.items())
-        )
+        return CompactionResult(len(self._listing.segments), len(current), self._written, self._merged, list(self.left.items()))
 
     # --- what others have left ----------------------------------------------------------------------------------------
+
+    def clean_up(self) -> list[SegmentInfo]:
+        """Remove what crashes and deletes have left; gives the segments to go on with."""
+        self._sweep()
+        return self._finish()
 
     def _sweep(self) -> None:
         """Remove compacted segments that a delete overtook, and old indexes of segments that were merged further."""
@@ -148,15 +162,15 @@ class _Compactor:
             if segment.writer_id == FOREIGN_COMPACTED:
                 beside = [each for each in current if each is not segment and overlap(each, segment)]
                 if beside:
-                    self._left[segment.key] = "another program merged it, and overlapping segments are still there"
+                    self.left[segment.key] = "another program merged it, and overlapping segments are still there"
                 excluded.update(each.key for each in beside)
         return excluded
 
-    def _remove(self, keys: Sequence[str]) -> bool:
-        """Delete objects; what can't be deleted is reported, and named in no other merge."""
+    def _remove(self, keys: Sequence[str]) -> None:
+        """Delete objects; what can't be deleted is reported, and merged no more."""
         failed = self._container.delete(keys)
-        self._left.update((key, f"it is merged, and could not be deleted: {reason}") for key, reason in failed.items())
-        return not failed
+        self.removed += (key for key in keys if key not in failed)
+        self.left.update((key, f"it is merged, and could not be deleted: {reason}") for key, reason in failed.items())
 
     # --- one merge ----------------------------------------------------------------------------------------------------
 

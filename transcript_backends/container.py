@@ -245,6 +245,10 @@ class Container:
             return False
         return True
 
+    def stored_sha256(self, key: str) -> str:
+        """The sha256 an object was stored with; empty where the store keeps no metadata, or somebody else stored it."""
+        return self._call("look at", key, lambda: self.driver.head(key)).metadata.get(_SHA256, "")
+
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """All objects below a prefix (empty, or ending in ``/``); ``start_after`` is a hint. A page at a time."""
         token: str | None = None

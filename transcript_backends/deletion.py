@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from transcript_backends import errors
 from transcript_backends.container import Container
+from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.keys import SegmentName, TranscriptKeys
-from transcript_backends.listing import Listing, stable_listing
+from transcript_backends.listing import Listing, SegmentInfo, stable_listing
 
 _ABANDONED = timedelta(hours=1)  # after this long by the server's clock a marker's owner counts as dead
 _PATIENCE_SECONDS = 50 * 60  # a delete that takes longer can no longer rely on its own marker
@@ -73,6 +74,26 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     return DeleteResult(len(doomed), number)
 
 
+def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tuple[list[str], dict[str, str]]:
+    """Finish deletes whose owner died: those an hour old, for what is older than their marker, by the server's clock.
+
+    Gives the keys removed, and key -> reason of those that could not be.
+    """
+    listing = stable_listing(container, names, payloads=True)
+    now = container.server_time()
+    abandoned = [each for each in listing.markers if not each.done and now and now - each.info.created_at > _ABANDONED]
+    if not abandoned:
+        return [], {}
+    latest = max(abandoned, key=lambda each: each.number)
+    doomed = [info.key for info in _objects(listing) if info.created_at < latest.info.created_at]
+    failed = container.delete(doomed)
+    if not failed:
+        container.create(names.deleted(latest.number), b"")
+        doomed += (each.info.key for each in abandoned)
+        failed = container.delete(each.info.key for each in abandoned)
+    return [key for key in doomed if key not in failed], failed
+
+
 def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[int, Listing]:
     """Write a ``deleting`` marker of our own, shared with no other delete; gives its number, and what stood after it."""
     token = os.urandom(16).hex().encode()  # unique content, or two deletes would take one marker for their own
@@ -89,14 +110,13 @@ def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[in
         number = standing.generation + 1
 
 
+def _objects(listing: Listing) -> list[SegmentInfo | ObjectInfo]:
+    """All that belongs to the transcript, markers aside."""
+    return [*listing.segments, *listing.dead, *listing.indexes.values(), *listing.payloads]
+
+
 def _content(listing: Listing) -> list[str]:
-    """The keys of all that belongs to the transcript, markers aside."""
-    return [
-        *(segment.key for segment in listing.segments),
-        *(segment.key for segment in listing.dead),
-        *(info.key for info in listing.indexes.values()),
-        *(info.key for info in listing.payloads),
-    ]
+    return [each.key for each in _objects(listing)]
 
 
 def _older_than(listing: Listing, number: int) -> list[str]:

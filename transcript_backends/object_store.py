@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transcript_backends import keys
 from transcript_backends.catalog import list_refs
@@ -16,6 +16,9 @@ from transcript_backends.reading import look, read_records, read_segment
 from transcript_backends.records import Record, normalize
 from transcript_backends.refs import RuntimeContext, TranscriptRef
 from transcript_backends.store import CompactionPolicy, CompactionResult
+
+if TYPE_CHECKING:
+    from transcript_backends.verifying import VerifyReport
 
 
 class ObjectTranscriptStore:
@@ -109,6 +112,17 @@ class ObjectTranscriptStore:
         """The transcripts that hold a segment, each once, in order of their keys; a page of the listing at a time."""
         self._check_filled()
         return list_refs(self._container, self._root, tenant, agent_id)
+
+    def verify(self, ref: TranscriptRef, *, repair: bool = False) -> VerifyReport:
+        """Read and check every byte of a transcript.
+
+        Args:
+            ref: the transcript.
+            repair: remove what is provably redundant, and finish deletes that died an hour ago.
+        """
+        from transcript_backends.verifying import verify
+
+        return verify(self._container, self._names(ref), repair=repair)
 
     def close(self) -> None:
         """Close the connections, those of views included; later calls raise `StoreClosedError`."""

@@ -295,7 +295,14 @@ class StoreContract:
                 identities = [record[:2] for record in store.records(ref)]
                 assert identities == sorted(set(identities))
 
-        calls: list[Callable[[], None]] = [*(partial(write, writer) for writer in range(4)), compact, compact, compact, read, read]
+        calls: list[Callable[[], None]] = [
+            *(partial(write, writer) for writer in range(4)),
+            compact,
+            compact,
+            compact,
+            read,
+            read,
+        ]
         assert all_at_once(threads, calls) == [None] * len(calls)
         store.compact(ref, CompactionPolicy(full=True))
         assert [record[:2] for record in store.records(ref)] == [

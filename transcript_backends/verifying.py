@@ -1,0 +1,206 @@
+"""Looking at every byte of a transcript for what is wrong with it, and removing what is provably left over."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from transcript_backends import errors
+from transcript_backends.compaction import remove_leftovers
+from transcript_backends.container import Container
+from transcript_backends.deletion import finish_abandoned_deletes
+from transcript_backends.index import SegmentIndex
+from transcript_backends.keys import TranscriptKeys
+from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
+from transcript_backends.reading import merge, readable
+from transcript_backends.records import MAX_LINE_BYTES, is_object
+
+Kind = Literal[
+    "damaged line",
+    "wrong line count",
+    "wrong hash",
+    "wrong index",
+    "missing index",
+    "conflict",
+    "gap",
+    "overlap",
+    "redundant segment",
+    "orphan index",
+    "dead generation",
+    "unfinished delete",
+    "foreign objects",
+    "not removed",
+]
+
+_PATIENCE = 10  # times that compactions may move what is being looked at
+_HARMLESS = frozenset({"gap", "overlap", "redundant segment", "orphan index", "dead generation", "foreign objects"})
+
+
+class Problem(NamedTuple):
+    """One thing found.
+
+    Attributes:
+        kind: what it is.
+        key: the object, or the prefix of the transcript where it is about several.
+        detail: where in it, and what that means.
+    """
+
+    kind: Kind
+    key: str
+    detail: str
+
+    @property
+    def harmless(self) -> bool:
+        """Whether every reader still gets every record, once and whole."""
+        return self.kind in _HARMLESS
+
+
+class VerifyReport(NamedTuple):
+    """What a transcript looks like.
+
+    Attributes:
+        segments: how many are read.
+        records: how many there are in them.
+        size: their bytes.
+        problems: what was found.
+        repaired: the keys of objects that were removed.
+    """
+
+    segments: int
+    records: int
+    size: int
+    problems: list[Problem]
+    repaired: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found that could hide or change a record."""
+        return all(each.harmless for each in self.problems)
+
+
+def verify(container: Container, names: TranscriptKeys, *, repair: bool) -> VerifyReport:
+    """Read and check everything; with ``repair``, first finish what crashes have left, removing only what is redundant."""
+    repaired: list[str] = []
+    not_removed: list[Problem] = []
+    for mend in (finish_abandoned_deletes, remove_leftovers) if repair else ():
+        removed, failed = mend(container, names)
+        repaired += removed
+        not_removed += (Problem("not removed", key, reason) for key, reason in failed.items())
+    for patience in reversed(range(_PATIENCE)):
+        try:
+            segments, records, problems = _inspect(container, names)
+        except errors.SegmentNotFoundError:  # a compaction has moved it: look again
+            if not patience:
+                raise
+        else:
+            break
+    return VerifyReport(len(segments), records, sum(each.size for each in segments), [*not_removed, *problems], repaired)
+
+
+def _inspect(container: Container, names: TranscriptKeys) -> tuple[list[SegmentInfo], int, list[Problem]]:
+    """The segments that are read, how many records are in them, and what is wrong."""
+    problems: list[Problem] = []
+    indexes = Indexes(container, names)
+    listing = stable_listing(container, names, indexes)
+    problems += _left_over(listing, indexes, names)
+    sound: list[SegmentInfo] = []
+    needed = readable(listing, indexes)
+    read = {each.key for each in needed}
+    for segment in listing.segments:
+        found = list(_check(container, segment, indexes))
+        problems += found
+        if segment.key in read and all(each.harmless or each.kind == "missing index" for each in found):
+            sound.append(segment)
+    records, more = _check_records(container, names, sound, indexes)
+    problems += more
+    return needed, records, problems
+
+
+def _left_over(listing: Listing, indexes: Indexes, names: TranscriptKeys) -> Iterator[Problem]:
+    for marker in listing.markers:
+        if not marker.done:
+            yield Problem("unfinished delete", marker.info.key, f"begun at {marker.info.created_at}; delete again, or repair")
+    for segment in listing.dead:
+        yield Problem(
+            "dead generation", segment.key, "a delete overtook its compaction; nobody reads it, the next compaction removes it"
+        )
+    for name in sorted(name for name in listing.indexes if name not in {each.name for each in listing.segments}):
+        yield Problem(
+            "orphan index", listing.indexes[name].key, "its segment was merged further; it goes when it is an hour old"
+        )
+    for key in sorted(indexes.superseded(listing)):
+        yield Problem("redundant segment", key, "its records are in a compacted segment; the next compaction removes it")
+    if listing.foreign:
+        yield Problem("foreign objects", names.prefix, f"{listing.foreign} objects that are not ours; left alone")
+
+
+def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iterator[Problem]:
+    """What is wrong with one segment by itself."""
+    with container.open(segment.key) as stream:
+        body = stream.read()
+    digest = hashlib.sha256(body).hexdigest()
+    index: SegmentIndex | None = None
+    if segment.name.generation is not None:
+        try:
+            index = indexes.get(segment.name)
+        except errors.CorruptSegmentError as error:
+            yield Problem("wrong index", segment.key, str(error))
+            return
+        if index is None:
+            yield Problem("missing index", segment.key, "its records are shown under its own name, not their writers'")
+        elif index.sha256 != digest or index.name != segment.name:
+            yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, its index says {index.sha256}")
+            return
+    stamped = container.stored_sha256(segment.key)
+    if stamped and stamped != digest:
+        yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, it was stored with {stamped}")
+    lines = 0
+    offset = 0
+    for raw in io.BytesIO(body):
+        lines += 1
+        line = raw.removesuffix(b"\n")
+        fault = (
+            "is blank" if not line.strip() else
+            "was cut short" if not raw.endswith(b"\n") and not is_object(line) else
+            "is no JSON object" if not is_object(line) else
+            f"is {len(line)} bytes long, more than others can read" if len(line) > MAX_LINE_BYTES else
+            ""
+        )  # fmt: skip
+        if fault:
+            yield Problem("damaged line", segment.key, f"line {lines} at byte {offset} {fault}")
+        offset += len(raw)
+    expected = index.records if index else segment.seq_end - segment.seq_start + 1
+    if segment.name.generation is None and lines != expected:
+        yield Problem("wrong line count", segment.key, f"it has {lines} lines, its name says {expected}")
+
+
+def _check_records(
+    container: Container, names: TranscriptKeys, segments: list[SegmentInfo], indexes: Indexes
+) -> tuple[int, list[Problem]]:
+    """How many records there are, and what is wrong between segments: seqs that nobody or several have, lines that disagree."""
+    problems: list[Problem] = []
+    count, expected, shared = 0, None, 0
+    last: tuple[int, str] | None = None
+    lines: set[bytes] = set()
+    for record in merge(segments, indexes, lambda each, start: container.open(each.key, start=start)):
+        identity = record[:2]
+        if identity == last:
+            if record.line in lines:
+                continue
+            detail = f"record {record.seq} of {record.writer_id} has two different lines; two writers share this id"
+            problems.append(Problem("conflict", names.prefix, detail))
+        else:
+            shared += last is not None and last[0] == record.seq
+            lines = set()
+        if expected is not None and record.seq > expected:
+            missing = f"{expected}" if record.seq == expected + 1 else f"{expected} to {record.seq - 1}"
+            problems.append(Problem("gap", names.prefix, f"nobody has written seq {missing}"))
+        lines.add(record.line)
+        last, expected, count = identity, record.seq + 1, count + 1
+    if shared:
+        problems.append(
+            Problem("overlap", names.prefix, f"{shared} records have a seq that another writer uses too; all are kept")
+        )
+    return count, problems
