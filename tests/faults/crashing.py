@@ -1,0 +1,61 @@
+"""The processes of `test_compactor_crashes.py`: ``python -m faults.crashing ROLE URL ...``; each ends when its input does."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import sys
+import time
+
+from faults.setups import REF
+
+from transcript_backends import CompactionPolicy, ObjectTranscriptStore, open_store
+
+
+def told_to_stop() -> bool:
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def kill_compactors(store: ObjectTranscriptStore, kills: str, seed: str, longest: str) -> int:
+    """Fork a compactor and SIGKILL it within ``longest`` seconds, again and again; gives how many died at work."""
+    chance = random.Random(seed)
+    died = 0
+    for _ in range(int(kills)):
+        child = os.fork()
+        if not child:
+            while True:
+                store.compact(REF, CompactionPolicy(min_segments=chance.choice((2, 3, 5)), full=chance.random() < 0.2))
+        time.sleep(chance.random() ** 2 * float(longest))
+        os.kill(child, signal.SIGKILL)
+        died += os.waitpid(child, 0)[1] == signal.SIGKILL
+    return died
+
+
+def write(store: ObjectTranscriptStore, writer: str, pause: str) -> int:
+    """Append a record at a time; gives how many were acknowledged."""
+    seq = 0
+    while not told_to_stop():
+        store.append_segment(REF, seq, seq, writer, b'{"writer":"%s","n":%d}\n' % (writer.encode(), seq))
+        seq += 1
+        time.sleep(float(pause))
+    return seq
+
+
+def read(store: ObjectTranscriptStore) -> int:
+    """Read again and again: in order, nothing twice, and all that was there before; gives how often."""
+    before: set[tuple[int, str]] = set()
+    reads = 0
+    while not told_to_stop():
+        identities = [record[:2] for record in store.records(REF)]
+        assert identities == sorted(set(identities)), "out of order, or twice"
+        assert before <= set(identities), f"lost {sorted(before - set(identities))[:5]}"
+        before = set(identities)
+        reads += 1
+    return reads
+
+
+if __name__ == "__main__":
+    role, url, *arguments = sys.argv[1:]
+    print({"kill": kill_compactors, "write": write, "read": read}[role](open_store(url), *arguments))
