@@ -21,8 +21,8 @@ from transcript_backends.container import Container
 from transcript_backends.index import SegmentIndex, Source, build
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
-from transcript_backends.planning import next_run
-from transcript_backends.reading import FOREIGN_COMPACTED, distinct, merge, overlap, plain_records
+from transcript_backends.planning import held_back, next_run
+from transcript_backends.reading import distinct, merge, overlap, plain_records
 from transcript_backends.records import Record, is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
 
@@ -116,12 +116,13 @@ class _Compactor:
 
     def _finish(self) -> list[SegmentInfo]:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""
-        current = []
+        current, doomed = [], []
         for segment in self._listing.segments:
             if any(self._may_replace(each, segment) and self._holds(each, segment) for each in self._listing.compacted):
-                self._remove([segment.key])
+                doomed.append(segment.key)
             else:
                 current.append(segment)
+        self._remove(doomed)
         return current
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
@@ -154,16 +155,8 @@ class _Compactor:
 
     def _excluded(self, current: Sequence[SegmentInfo]) -> set[str]:
         """The keys of segments that can't be merged now: too young, or merged by others and still beside their sources."""
-        excluded = set()
-        now = self._container.server_time()
-        for segment in current:
-            if self._policy.min_age > 0 and (now is None or (now - segment.created_at).total_seconds() < self._policy.min_age):
-                excluded.add(segment.key)
-            if segment.writer_id == FOREIGN_COMPACTED:
-                beside = [each for each in current if each is not segment and overlap(each, segment)]
-                if beside:
-                    self.left[segment.key] = "another program merged it, and overlapping segments are still there"
-                excluded.update(each.key for each in beside)
+        excluded, left = held_back(current, self._policy, self._container.server_time())
+        self.left.update(left)
         return excluded
 
     def _remove(self, keys: Sequence[str]) -> None:

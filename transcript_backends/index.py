@@ -6,7 +6,9 @@ A JSON object, written before its segment, read with one small get. docs/storage
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -109,7 +111,7 @@ class SegmentIndex:
                 size=_number(members["size"]),
                 sha256=_text(members["sha256"]),
             )._checked()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptSegmentError(f"{key!r} is no segment index: {type(error).__name__}: {error}") from error
 
     def _checked(self) -> SegmentIndex:
@@ -121,6 +123,10 @@ class SegmentIndex:
             records += run.seq_end - run.seq_start + 1
         if (offset, records) != (self.size, self.records) or not self.runs:
             raise ValueError(f"its runs hold {records} records in {offset} bytes, not {self.records} in {self.size}")
+        for point in self.seek_points:
+            run = self.runs[bisect_right(self.runs, point.offset, key=lambda each: each.offset) - 1]
+            if point.offset >= self.size or not run.seq_start <= point.seq <= run.seq_end:
+                raise ValueError(f"seek point {point} is in no run")
         return self
 
     def covers(self, writer_id: str, seq_start: int, seq_end: int) -> bool:
@@ -169,23 +175,23 @@ def build(records: Iterable[Record], generation: int, sources: Iterable[Source])
 
     ``sources`` is read after the records.
     """
-    body = bytearray()
+    body = io.BytesIO()  # gives its bytes without another copy of them
     runs: list[Run] = []
     seek_points: list[SeekPoint] = []
     count = 0
     for seq, writer_id, line in records:
-        offset = len(body)
+        offset = body.tell()
         if offset >= len(seek_points) * _SEEK_BYTES:
             seek_points.append(SeekPoint(seq, offset))
-        body += line
-        body += b"\n"
+        body.write(line)
+        body.write(b"\n")
         count += 1
         last = runs[-1] if runs else None
         if last and last.writer_id == writer_id and last.seq_end + 1 == seq:
-            runs[-1] = last._replace(seq_end=seq, length=len(body) - last.offset)
+            runs[-1] = last._replace(seq_end=seq, length=body.tell() - last.offset)
         else:
-            runs.append(Run(writer_id, seq, seq, offset, len(body) - offset))
-    stored = bytes(body)
+            runs.append(Run(writer_id, seq, seq, offset, body.tell() - offset))
+    stored = body.getvalue()
     digest = hashlib.sha256(stored).hexdigest()
     index = SegmentIndex(generation, tuple(sources), tuple(runs), tuple(seek_points), count, len(stored), digest)
     return stored, index

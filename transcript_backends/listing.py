@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from typing import NamedTuple
 
 from transcript_backends import errors, keys
@@ -116,10 +117,18 @@ class Listing:
 
 
 class Indexes:
-    """The segment indexes of a transcript, each fetched once."""
+    """The segment indexes of a transcript, each fetched once.
 
-    def __init__(self, container: Container, names: TranscriptKeys) -> None:
-        self._container, self._names = container, names
+    Args:
+        container: where they are.
+        names: of the transcript.
+        damaged: takes name -> error of those that are no indexes, which then count as missing; None makes them errors.
+    """
+
+    def __init__(
+        self, container: Container, names: TranscriptKeys, damaged: dict[SegmentName, errors.CorruptSegmentError] | None = None
+    ) -> None:
+        self._container, self._names, self._damaged = container, names, damaged
         self._fetched: dict[SegmentName, SegmentIndex | None] = {}
 
     def get(self, name: SegmentName) -> SegmentIndex | None:
@@ -134,6 +143,11 @@ class Indexes:
                 with self._container.open(key) as stream:
                     self._fetched[name] = SegmentIndex.parse(stream.read(), key)
             except errors.SegmentNotFoundError:
+                self._fetched[name] = None
+            except errors.CorruptSegmentError as error:
+                if self._damaged is None:
+                    raise
+                self._damaged[name] = error
                 self._fetched[name] = None
         return self._fetched[name]
 
@@ -156,10 +170,12 @@ class Indexes:
 
 def list_once(container: Container, names: TranscriptKeys, *, payloads: bool = False) -> Listing:
     """List ``events/`` and ``index/``, and the payloads where they are asked for; may have been torn."""
-    # Payloads sort last and may be many: an ordered store is not asked for them. Nothing of ours sorts before events/, so
-    # no start is given: servers have answered one with nothing at all.
-    end = names.prefix + keys.PAYLOADS if container.driver.capabilities.ordered_lists and not payloads else None
-    return Listing(names, _until(container.list(names.prefix), end))
+    if not container.driver.capabilities.ordered_lists:
+        parts = (keys.EVENTS, keys.INDEX, *([keys.PAYLOADS] if payloads else []))  # in this order, which proves so much
+        return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts))
+    # Payloads sort last and may be many: they are left out. Nothing of ours sorts before events/, so no start is given:
+    # servers have answered one with nothing at all.
+    return Listing(names, _until(container.list(names.prefix), None if payloads else names.prefix + keys.PAYLOADS))
 
 
 def stable_listing(
@@ -182,7 +198,7 @@ def stable_listing(
 def _explained(container: Container, names: TranscriptKeys, listing: Listing, indexes: Indexes) -> bool:
     """Whether each index without a segment is of one merged further, or of one not written yet."""
     unborn = listing.orphans - _merged_further(listing, indexes)
-    if any(container.exists(names.segment(*name)) for name in unborn):
+    if any(container.exists(names.segment(*name)) for name in _sources_first(unborn, indexes)):
         return False
     if not unborn:
         return True
@@ -190,6 +206,19 @@ def _explained(container: Container, names: TranscriptKeys, listing: Listing, in
     objects = container.list(names.prefix + keys.INDEX)
     new = Listing(names, objects).indexes.keys() - listing.indexes.keys()
     return not any(source.name in unborn for name in new if (index := indexes.get(name)) for source in index.sources)
+
+
+def _sources_first(unborn: set[SegmentName], indexes: Indexes) -> Iterable[SegmentName]:
+    """In an order in which a segment comes before those it may be merged into, which hold more records.
+
+    So that one that is gone when it is looked at leaves the one it was merged into to be seen after it.
+    """
+
+    def records(name: SegmentName) -> int:
+        index = indexes.get(name)
+        return index.records if index else 0
+
+    return sorted(unborn, key=records) if len(unborn) > 1 else unborn
 
 
 def _merged_further(listing: Listing, indexes: Indexes) -> set[SegmentName]:

@@ -1,4 +1,4 @@
-"""Which segments to merge: pure decisions, on what a listing shows.
+"""Which segments to merge, and what that will cost: pure decisions, on what a listing shows.
 
 Size-tiered: neighbours are merged when there are enough of them and none is so large among them that it would be rewritten
 for little. So a record is rewritten about log(n) / log(min_segments) times, and fewer than ``min_segments`` segments of
@@ -8,10 +8,17 @@ similar size stay side by side.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from itertools import groupby
+from typing import NamedTuple
 
-from transcript_backends.listing import SegmentInfo
+from transcript_backends.listing import Listing, SegmentInfo
+from transcript_backends.reading import FOREIGN_COMPACTED, overlap
 from transcript_backends.store import CompactionPolicy
+
+_PAGE = 1000  # objects a listing gives at once, on most services
+
+_SIMILAR = 4  # sizes within this factor are
 
 
 def next_run(
@@ -31,14 +38,38 @@ def next_run(
     stretches = [list(group) for is_usable, group in groupby(segments, usable) if is_usable]
     if policy.full:
         return next((run for stretch in stretches for run in _cut(stretch, policy.target_bytes) if len(run) > 1), None)
-    growth = max(1.5, policy.min_segments / 4)
     for most in _caps(stretches):
         for stretch in stretches:
             for is_small, group in groupby(stretch, lambda each: each.size <= most):
                 run = list(group)
-                total, largest = sum(each.size for each in run), max(each.size for each in run)
-                if is_small and len(run) >= policy.min_segments and total >= growth * largest:
-                    return next((part for part in _cut(run, policy.target_bytes) if len(part) > 1), None)
+                if is_small and _is_worth_it([each.size for each in run], policy.min_segments):
+                    part = _first_part(run, policy)
+                    if part:
+                        return part
+    return None
+
+
+def _is_worth_it(sizes: Sequence[int], min_segments: int) -> bool:
+    """Whether enough segments stand side by side, and none is so large among them that it is rewritten for little."""
+    if len(sizes) < min_segments:
+        return False
+    largest = max(sizes)
+    if sum(each * min(_SIMILAR, min_segments) > largest for each in sizes) >= min_segments:
+        return True
+    tiers, smallest = 1, max(min(sizes), 1)
+    while smallest * min_segments**tiers <= largest and min_segments > 1:
+        tiers += 1
+    return len(sizes) >= tiers * min_segments and sum(sizes) >= 2 * largest  # small ones parted by large ones
+
+
+def _first_part(run: Sequence[SegmentInfo], policy: CompactionPolicy) -> Sequence[SegmentInfo] | None:
+    """The first part of a run to merge: one that gets near the target, or what remains where that is enough."""
+    parts = list(_cut(run, policy.target_bytes))
+    for part in parts:
+        sizes = [each.size for each in part]
+        is_full = part is not parts[-1] and sum(sizes) >= max(policy.target_bytes / 2, 1.5 * max(sizes))
+        if len(part) > 1 and (is_full or _is_worth_it(sizes, policy.min_segments)):
+            return part
     return None
 
 
@@ -65,3 +96,85 @@ def _cut(run: Sequence[SegmentInfo], target: int) -> Iterator[Sequence[SegmentIn
         size += segment.size
     if part:
         yield part
+
+
+def held_back(
+    segments: Sequence[SegmentInfo], policy: CompactionPolicy, now: datetime | None
+) -> tuple[set[str], dict[str, str]]:
+    """The keys of segments that can't be merged now, and key -> reason of those that somebody should look at.
+
+    Held back are those too young by the server's clock, and those beside what another program merged: its sources, perhaps.
+    """
+    excluded: set[str] = set()
+    left: dict[str, str] = {}
+    for segment in segments:
+        if policy.min_age > 0 and (now is None or (now - segment.created_at).total_seconds() < policy.min_age):
+            excluded.add(segment.key)
+        if segment.writer_id == FOREIGN_COMPACTED:
+            beside = [each.key for each in segments if each is not segment and overlap(each, segment)]
+            if beside:
+                left[segment.key] = "another program merged it, and overlapping segments are still there"
+            excluded.update(beside)
+    return excluded, left
+
+
+class CompactionEstimate(NamedTuple):
+    """What a compaction would do now, by its plan; what crashes have left, and retries, are not counted.
+
+    Attributes:
+        segments_before, segments_after: how many there are, and would be.
+        bytes_written: of compacted segments.
+        gets, puts, lists, deletes: requests, listings in pages of 1,000 objects.
+    """
+
+    segments_before: int
+    segments_after: int
+    bytes_written: int = 0
+    gets: int = 0
+    puts: int = 0
+    lists: int = 0
+    deletes: int = 0
+
+
+def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *, delete_batch: int) -> CompactionEstimate:
+    """Play a compaction through on sizes alone."""
+    current = list(listing.segments)
+    objects = len(current) + len(listing.dead) + len(listing.indexes) + len(listing.markers) + listing.foreign
+    total = CompactionEstimate(len(current), len(current), lists=_in_parts(objects, _PAGE))
+    if listing.being_deleted:
+        return total
+    indexes = {each.key for each in listing.compacted if any(other is not each and overlap(each, other) for other in current)}
+    total = total._replace(gets=len(indexes))  # these are looked at first, and each is fetched once
+    orphans = len(listing.orphans)
+    excluded, left = held_back(current, policy, now)
+    blocked = excluded | left.keys()
+    while run := next_run(current, blocked, policy):
+        compacted = {each.key for each in run if each.name.generation is not None}
+        size = sum(each.size for each in run)
+        objects += 2  # while the sources are still there
+        total = total._replace(
+            bytes_written=total.bytes_written + size,
+            # With indexes around whose segments were merged further, the second look reads them all to see that they were.
+            gets=total.gets
+            + len(run)
+            + len(compacted - indexes)
+            + (len(listing.indexes) + total.puts // 2 + 1) * bool(orphans),
+            puts=total.puts + 2,
+            lists=total.lists + _in_parts(objects, _PAGE),
+            deletes=total.deletes + _in_parts(len(run), delete_batch),
+        )
+        objects -= len(run)
+        orphans += len(compacted)
+        indexes |= compacted
+        writer_id = f"compacted-{listing.generation}-{total.puts:016x}"
+        merged = SegmentInfo(
+            f"planned {total.puts}", run[0].seq_start, max(each.seq_end for each in run), writer_id, run[-1].created_at, size
+        )
+        at = current.index(run[0])
+        current[at : at + len(run)] = [merged]
+    return total._replace(segments_after=len(current))
+
+
+def _in_parts(number: int, most: int) -> int:
+    """How many requests it takes, at least one."""
+    return max(1, -(-number // most))

@@ -74,7 +74,7 @@ def _resuming(
             each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
         ]
         with closing(
-            merge(chosen, plan.indexes, lambda each, start: container.open(each.key, start=start), start_seq)
+            merge(chosen, plan.indexes, lambda each, start: container.open(each.key, start=start), start_seq, plan.segments)
         ) as merged:
             try:
                 wanted = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
@@ -128,19 +128,26 @@ class _Next(NamedTuple):
 
 
 def merge(
-    segments: Sequence[SegmentInfo], indexes: Indexes, open_segment: Open, start_seq: int = 0
+    segments: Sequence[SegmentInfo],
+    indexes: Indexes,
+    open_segment: Open,
+    start_seq: int = 0,
+    beside: Sequence[SegmentInfo] | None = None,
 ) -> Generator[Record, None, None]:
-    """All records of segments sorted by seq_start, in order, repeats included; from about ``start_seq`` on."""
+    """All records of segments sorted by seq_start, in order, repeats included; from about ``start_seq`` on.
+
+    ``beside``: all segments of the transcript where ``segments`` are but some, so that the choice changes no record.
+    """
     heap: list[_Next] = []
     waiting = 0
-    repeated = _repeated_ids(segments, open_segment)
+    repeated = _repeated_ids(segments, segments if beside is None else beside, open_segment)
     try:
         while heap or waiting < len(segments):
             while waiting < len(segments) and (not heap or segments[waiting].seq_start <= heap[0].seq):
                 segment = segments[waiting]
                 records = _records_of(segment, indexes, open_segment, start_seq)
-                if segment.writer_id == FOREIGN_COMPACTED and repeated:
-                    records = _without(records, repeated)
+                if repeated.get(segment.key):
+                    records = _without(records, repeated[segment.key])
                 for record in records:
                     heapq.heappush(heap, _Next(record.seq, record.writer_id, waiting, record.line, records))
                     break
@@ -183,6 +190,8 @@ def _indexed(segment: SegmentInfo, index: SegmentIndex, open_segment: Open, star
                     )
                 yield Record(seq, run.writer_id, line[:-1])
             skipped = 0
+        if stream.read(1):
+            raise CorruptSegmentError(f"{segment.key!r} holds more lines than the {index.records} that its index names")
 
 
 def plain_records(segment: SegmentInfo, stream: BinaryIO) -> Generator[Record, None, None]:
@@ -214,22 +223,32 @@ def _report_if_torn(segment: SegmentInfo, record: Record) -> None:
 # --- segments merged by other implementations -------------------------------------------------------------------------
 
 
-def _repeated_ids(segments: Sequence[SegmentInfo], open_segment: Open) -> set[object]:
-    """The entry ids in segments that overlap one merged by another implementation.
+def _repeated_ids(
+    segments: Sequence[SegmentInfo], beside: Sequence[SegmentInfo], open_segment: Open
+) -> dict[str, set[str]]:
+    """By the key of each segment merged by another implementation: the ids of entries that others hold as well.
 
     Such a segment has no index, and its lines are numbered anew; where a crash has left its sources beside it, only the ids
-    of their entries tell that both hold the same records.
+    of their entries tell that both hold the same records. Of several such segments, the first one's count.
     """
-    merged = [each for each in segments if each.writer_id == FOREIGN_COMPACTED]
-    ids: set[object] = set()
-    for segment in segments if merged else ():
-        if segment.writer_id != FOREIGN_COMPACTED and any(overlap(segment, each) for each in merged):
+    fetched: dict[str, set[str]] = {}
+
+    def ids(segment: SegmentInfo) -> set[str]:
+        if segment.key not in fetched:
             with closing(plain_records(segment, open_segment(segment, 0))) as records:
-                ids.update(filter(None, map(_entry_id, records)))
-    return ids
+                fetched[segment.key] = set(filter(None, map(_entry_id, records)))
+        return fetched[segment.key]
+
+    found: dict[str, set[str]] = {}
+    for merged in segments:
+        if merged.writer_id == FOREIGN_COMPACTED:
+            place = beside.index(merged)
+            others = (each for i, each in enumerate(beside) if each.writer_id != FOREIGN_COMPACTED or i < place)
+            found[merged.key] = set().union(*(ids(each) for each in others if overlap(each, merged)))
+    return found
 
 
-def _without(records: Iterable[Record], ids: set[object]) -> Generator[Record, None, None]:
+def _without(records: Iterable[Record], ids: set[str]) -> Generator[Record, None, None]:
     yield from (each for each in records if _entry_id(each) not in ids)
 
 

@@ -104,7 +104,7 @@ def _check_line(line: bytes, number: int) -> None:
 def is_object(line: bytes) -> bool:
     """Whether a line is a JSON object."""
     try:
-        return _is_plain_object(line) or isinstance(json.loads(line, parse_int=float), dict)
+        return _is_plain_object(line) or isinstance(_parse_strictly(line), dict)
     except (ValueError, RecursionError):
         return False
 
@@ -134,17 +134,21 @@ def _explain(line: bytes, number: int) -> None:
     if b"\0" in line:
         raise InvalidSegmentError(f"line {number} holds a raw NUL byte at {line.index(0)}; write it as \\u0000 inside a string")
 
-    def no_constant(name: str) -> None:
-        raise InvalidSegmentError(f"line {number} holds {name}, which is not JSON; write null or a string")
-
     try:
-        value = json.loads(line.decode(), parse_constant=no_constant, parse_int=float)
+        value = _parse_strictly(line)
     except RecursionError as error:
         raise InvalidSegmentError(f"line {number} is nested too deeply for JSON parsers") from error
     except ValueError as error:
-        if isinstance(error, InvalidSegmentError):
-            raise
         raise InvalidSegmentError(f"line {number} is not JSON: {error}") from error
     if not isinstance(value, dict):
         kind = {list: "an array", str: "a string", float: "a number", bool: "true or false", type(None): "null"}[type(value)]
         raise InvalidSegmentError(f"line {number} is {kind}; every line must be a JSON object")
+
+
+def _parse_strictly(line: bytes) -> Any:
+    """The value of a line by the standard library's parser, which takes more than JSON and guesses encodings if it is let."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"it holds {name}, which is not JSON; write null or a string")
+
+    return json.loads(line.decode(), parse_constant=refuse, parse_int=float)

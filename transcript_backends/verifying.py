@@ -12,7 +12,7 @@ from transcript_backends.compaction import remove_leftovers
 from transcript_backends.container import Container
 from transcript_backends.deletion import finish_abandoned_deletes
 from transcript_backends.index import SegmentIndex
-from transcript_backends.keys import TranscriptKeys
+from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
 from transcript_backends.reading import merge, readable
 from transcript_backends.records import MAX_LINE_BYTES, is_object
@@ -102,9 +102,11 @@ def verify(container: Container, names: TranscriptKeys, *, repair: bool) -> Veri
 def _inspect(container: Container, names: TranscriptKeys) -> tuple[list[SegmentInfo], int, list[Problem]]:
     """The segments that are read, how many records are in them, and what is wrong."""
     problems: list[Problem] = []
-    indexes = Indexes(container, names)
+    damaged: dict[SegmentName, errors.CorruptSegmentError] = {}
+    indexes = Indexes(container, names, damaged)
     listing = stable_listing(container, names, indexes)
     problems += _left_over(listing, indexes, names)
+    problems += (Problem("wrong index", names.index(name), str(error)) for name, error in damaged.items())
     sound: list[SegmentInfo] = []
     needed = readable(listing, indexes)
     read = {each.key for each in needed}
@@ -143,11 +145,7 @@ def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iter
     digest = hashlib.sha256(body).hexdigest()
     index: SegmentIndex | None = None
     if segment.name.generation is not None:
-        try:
-            index = indexes.get(segment.name)
-        except errors.CorruptSegmentError as error:
-            yield Problem("wrong index", segment.key, str(error))
-            return
+        index = indexes.get(segment.name)
         if index is None:
             yield Problem("missing index", segment.key, "its records are shown under its own name, not their writers'")
         elif index.sha256 != digest or index.name != segment.name:

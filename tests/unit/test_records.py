@@ -122,10 +122,10 @@ def test_text_that_is_almost_json_is_judged_like_the_standard_library_judges_it(
 # --- refused, with the cause and what to do ---------------------------------------------------------------------------
 
 REFUSED = {
-    "NaN": (b'{"a":NaN}', "line 1 holds NaN, which is not JSON; write null or a string"),
-    "NaN deep inside": (b'{"a":[{"b":[NaN]}]}', "line 1 holds NaN"),
-    "Infinity": (b'{"a":Infinity}', "line 1 holds Infinity"),
-    "-Infinity": (b'{"a":-Infinity}', "line 1 holds -Infinity"),
+    "NaN": (b'{"a":NaN}', "line 1 is not JSON: it holds NaN, which is not JSON; write null or a string"),
+    "NaN deep inside": (b'{"a":[{"b":[NaN]}]}', "line 1 is not JSON: it holds NaN"),
+    "Infinity": (b'{"a":Infinity}', "line 1 is not JSON: it holds Infinity"),
+    "-Infinity": (b'{"a":-Infinity}', "line 1 is not JSON: it holds -Infinity"),
     "an array": (b"[{}]", "line 1 is an array; every line must be a JSON object"),
     "a string": (b'"a"', "line 1 is a string"),
     "a number": (b"12", "line 1 is a number"),

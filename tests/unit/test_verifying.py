@@ -1,0 +1,217 @@
+"""Looking for what is wrong with a transcript, and mending what can be mended."""
+
+from __future__ import annotations
+
+import pytest
+from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, append, line, lines, make
+
+from transcript_backends import CompactionPolicy, CorruptSegmentError
+from transcript_backends.drivers.memory import MemoryObjectStore
+
+FULL = CompactionPolicy(full=True)
+
+
+def kinds(report):
+    return [problem.kind for problem in report.problems]
+
+
+def segment(start, end, writer="w"):
+    return f"{EVENTS}{start:019d}-{end:019d}-{writer}.jsonl"
+
+
+def compacted(setup):
+    """A transcript of three segments merged into one; gives the keys of the segment and of its index."""
+    bodies = {append(setup.store, seq, seq): lines([seq], "w") for seq in range(3)}
+    setup.store.compact(REF, FULL)
+    (index,) = setup.keys(f"{REF.prefix}index/")
+    (key,) = (each for each in setup.keys(EVENTS) if "compacted" in each)
+    return key, index, bodies
+
+
+def test_a_sound_transcript_is_counted_and_has_no_problems():
+    setup = make()
+    for start, end in ((0, 4), (5, 5), (6, 9)):
+        append(setup.store, start, end)
+    size = sum(each.size for each in setup.store.list_segments(REF))
+    assert setup.store.verify(REF) == (3, 10, size, [], [])
+    assert setup.store.verify(REF).ok
+    setup.store.compact(REF, FULL)
+    assert setup.store.verify(REF) == (1, 10, size, [], [])
+
+
+def test_an_empty_transcript_is_sound():
+    assert make().store.verify(REF) == (0, 0, 0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b'{"a":1}\n{"b"\n{"c":3}\n', "line 2 at byte 8 is no JSON object"),
+        (b'{"a":1}\n[1]\n{"c":3}\n', "line 2 at byte 8 is no JSON object"),
+        (b'{"a":1}\n{"b":2}\n{"c":', "line 3 at byte 16 was cut short"),
+        (b'\xef\xbb\xbf{"a":1}\n{"b":2}\n{"c":3}\n', "line 1 at byte 0 is no JSON object"),
+        (b'{"a":1}\n\n{"c":3}\n', "line 2 at byte 8 is blank"),
+        (b'{"a":"' + b"x" * 4 * 1024 * 1024 + b'"}\n{"b":2}\n{"c":3}\n', "line 1 at byte 0 is 4194312 bytes long, more than"),
+    ],
+    ids=["half", "array", "torn", "mark", "blank", "long"],
+)
+def test_a_damaged_line_is_named_with_its_place_and_the_rest_is_counted(body, detail):
+    setup = make()
+    append(setup.store, 0, 3, "good")
+    key = setup.put(segment(4, 6), body)
+    report = setup.store.verify(REF)
+    (problem,) = report.problems
+    assert (problem.kind, problem.key) == ("damaged line", key)
+    assert problem.detail.startswith(detail)
+    assert not report.ok
+    assert report.segments == 2
+
+
+def test_a_line_count_unlike_the_name_is_found():
+    setup = make()
+    key = setup.put(segment(0, 2), lines(range(2)))
+    (problem,) = setup.store.verify(REF).problems
+    assert problem[:2] == ("wrong line count", key)
+    assert "2 lines, its name says 3" in problem.detail
+
+
+def test_a_segment_that_is_not_what_was_stored_is_found():
+    setup = make()
+    key = append(setup.store, 0, 0)
+    metadata = setup.memory.head(key).metadata
+    setup.memory.put(key, line(7) + b"\n", mode="overwrite", metadata=metadata)
+    (problem,) = setup.store.verify(REF).problems
+    assert problem[:2] == ("wrong hash", key)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (lambda setup, key, index: setup.put(key, setup.body(key).replace(b'"n":1', b'"n":7')), "wrong hash"),
+        (lambda setup, key, index: setup.put(index, b"{}"), "wrong index"),
+        (lambda setup, key, index: setup.memory.delete_many([index]), "missing index"),
+    ],
+    ids=["segment", "index", "no index"],
+)
+def test_a_damaged_compacted_segment_is_found(damage, kind):
+    setup = make()
+    key, index, _ = compacted(setup)
+    damage(setup, key, index)
+    if kind == "wrong index":  # reading is refused as well: guessing whose records these are would be worse
+        with pytest.raises(CorruptSegmentError, match="index"):
+            list(setup.store.records(REF))
+    report = setup.store.verify(REF)
+    assert kind in kinds(report)
+    assert not report.ok
+
+
+def test_gaps_overlaps_conflicts_and_foreign_objects_are_told_apart():
+    setup = make()
+    append(setup.store, 0, 3, "a")
+    append(setup.store, 2, 3, "b")
+    append(setup.store, 6, 6, "a")
+    append(setup.store, 9, 9, "a")
+    setup.put(f"{EVENTS}.DS_Store")
+    report = setup.store.verify(REF)
+    assert sorted(kinds(report)) == ["foreign objects", "gap", "gap", "overlap"]
+    assert [each.detail for each in report.problems if each.kind == "gap"] == [
+        "nobody has written seq 4 to 5",
+        "nobody has written seq 7 to 8",
+    ]
+    assert report.ok
+    setup.put("acme/coder/s1/events/6-7-a.jsonl", b'{"other":6}\n{"n":7}\n')
+    report = setup.store.verify(REF)
+    assert "conflict" in kinds(report)
+    assert not report.ok
+    assert report.records == 10
+
+
+def test_leftovers_are_named_and_repair_removes_just_them():
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore(now=clock))
+    key, index, bodies = compacted(setup)
+    before = list(setup.store.records(REF))
+    clock.go_on(hours=-1)
+    for source, body in bodies.items():
+        setup.put(source, body)
+    clock.go_on(hours=3)
+    orphan = setup.put(f"{REF.prefix}index/{segment(0, 1, 'compacted-0-' + '0' * 16)[len(EVENTS) :]}.json", setup.body(index))
+    clock.go_on(hours=2)
+    foreign = setup.put(f"{EVENTS}notes.txt")
+    report = setup.store.verify(REF)
+    assert sorted(kinds(report)) == ["foreign objects", "orphan index", *["redundant segment"] * 3]
+    assert report.ok
+    assert (report.segments, report.records, report.repaired) == (1, 3, [])
+
+    report = setup.store.verify(REF, repair=True)
+    assert kinds(report) == ["foreign objects"]
+    assert sorted(report.repaired) == sorted([*bodies, orphan])
+    assert setup.keys(REF.prefix) == sorted([key, index, foreign])
+    assert list(setup.store.records(REF)) == before
+
+
+def test_repair_keeps_a_source_with_other_content():
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore(now=clock))
+    _, _, bodies = compacted(setup)
+    clock.go_on(seconds=1)
+    source, body = next(iter(bodies.items()))
+    setup.put(source, body.replace(b'"n":0', b'"n":9'))
+    report = setup.store.verify(REF, repair=True)
+    assert kinds(report) == ["conflict"]
+    assert report.repaired == []
+    assert len(list(setup.store.records(REF))) == 4
+
+
+def test_a_delete_that_died_is_reported_and_finished_an_hour_later():
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore(now=clock))
+    append(setup.store, 0, 3)
+    clock.go_on(minutes=1)
+    setup.put(f"{EVENTS}deleting-1", b"somebody")
+    clock.go_on(minutes=59)
+    late = append(setup.store, 4, 4)
+    assert kinds(setup.store.verify(REF, repair=True)) == ["unfinished delete", *[]]
+    assert len(list(setup.store.records(REF))) == 5
+    clock.go_on(minutes=2)
+    report = setup.store.verify(REF, repair=True)
+    assert report.problems == []
+    assert len(report.repaired) == 2
+    assert setup.keys(REF.prefix) == sorted([late, f"{EVENTS}deleted-1"])
+
+
+def test_what_can_not_be_removed_is_reported():
+    clock = ServerClock()
+    memory = MemoryObjectStore(now=clock)
+    setup = make(memory=memory)
+    _, _, bodies = compacted(setup)
+    clock.go_on(hours=-1)
+    source, body = next(iter(bodies.items()))
+    setup.put(source, body)
+    memory.delete_many = lambda keys: {key: KeyError("held") if key != source else _denied() for key in keys}
+    memory.classify = lambda error: error.failure if hasattr(error, "failure") else MemoryObjectStore.classify(memory, error)
+    report = setup.store.verify(REF, repair=True)
+    assert kinds(report) == ["not removed", "redundant segment"]
+    assert "object lock" in report.problems[0].detail
+    assert not report.ok
+
+
+def _denied():
+    from transcript_backends.drivers.driver import Failure, Meaning
+
+    error = Exception("held")
+    error.failure = Failure(Meaning.DENIED, "object lock")
+    return error
+
+
+def test_a_compaction_in_the_middle_of_a_verification_is_no_problem():
+    memory = MemoryObjectStore()
+    hooked = HookedObjectStore(memory)
+    setup = make(wrap=lambda inner: hooked, memory=memory)
+    for seq in range(5):
+        append(setup.store, seq, seq)
+    other = make(memory=memory)
+    hooked.before("get", lambda: other.store.compact(REF, FULL), after=3)
+    report = setup.store.verify(REF)
+    assert report[:2] == (1, 5)
+    assert report.problems == []
