@@ -7,6 +7,7 @@ from importlib import import_module as _import_module
 
 TYPE_CHECKING = False  # typing's own constant would be this package's most expensive import
 if TYPE_CHECKING:
+    from transcript_backends.background import BackgroundCompactor, CompactionTotals
     from transcript_backends.deletion import DeleteResult
     from transcript_backends.diagnosis import Check, diagnose
     from transcript_backends.errors import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     )
     from transcript_backends.listing import SegmentInfo
     from transcript_backends.object_store import ObjectTranscriptStore
+    from transcript_backends.planning import CompactionEstimate
     from transcript_backends.records import Record, check_jsonl
     from transcript_backends.refs import RuntimeContext, TranscriptRef
     from transcript_backends.registry import Backend, open_store
@@ -40,9 +42,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AccessDeniedError",
     "Backend",
+    "BackgroundCompactor",
     "Check",
+    "CompactionEstimate",
     "CompactionPolicy",
     "CompactionResult",
+    "CompactionTotals",
     "ConditionalWritesUnsupportedError",
     "ContainerNotFoundError",
     "CorruptSegmentError",
@@ -73,11 +78,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BackgroundCompactor": "background",
+    "CompactionTotals": "background",
     "DeleteResult": "deletion",
     "Check": "diagnosis",
     "diagnose": "diagnosis",
     "SegmentInfo": "listing",
     "ObjectTranscriptStore": "object_store",
+    "CompactionEstimate": "planning",
     "Record": "records",
     "check_jsonl": "records",
     "RuntimeContext": "refs",

@@ -108,8 +108,9 @@ class _Compactor:
         dead = {each.name: each.key for each in self._listing.dead if (each.name.generation or 0) < self._listing.generation}
         doomed = [*dead.values(), *(info.key for name, info in self._listing.indexes.items() if name in dead)]
         now = self._container.server_time()
+        orphans = self._listing.orphans
         for name, info in self._listing.indexes.items():
-            is_orphan = name in self._listing.orphans or (name.generation or 0) < self._listing.generation
+            is_orphan = name in orphans or (name.generation or 0) < self._listing.generation
             if is_orphan and name not in dead and now is not None and now - info.created_at > _ABANDONED:
                 doomed.append(info.key)
         self._remove(doomed)

@@ -111,7 +111,7 @@ class SegmentIndex:
                 size=_number(members["size"]),
                 sha256=_text(members["sha256"]),
             )._checked()
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptSegmentError(f"{key!r} is no segment index: {type(error).__name__}: {error}") from error
 
     def _checked(self) -> SegmentIndex:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from transcript_backends import keys
@@ -11,13 +11,15 @@ from transcript_backends.container import Container
 from transcript_backends.deletion import DeleteResult, delete_transcript
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
 from transcript_backends.keys import SegmentKey, TranscriptKeys
-from transcript_backends.listing import SegmentInfo, list_once
+from transcript_backends.listing import SegmentInfo, list_once, stable_listing
 from transcript_backends.reading import look, read_records, read_segment
 from transcript_backends.records import Record, normalize
 from transcript_backends.refs import RuntimeContext, TranscriptRef
 from transcript_backends.store import CompactionPolicy, CompactionResult
 
 if TYPE_CHECKING:
+    from transcript_backends.background import BackgroundCompactor
+    from transcript_backends.planning import CompactionEstimate
     from transcript_backends.verifying import VerifyReport
 
 
@@ -123,6 +125,36 @@ class ObjectTranscriptStore:
         from transcript_backends.verifying import verify
 
         return verify(self._container, self._names(ref), repair=repair)
+
+    def estimate_compaction(self, ref: TranscriptRef, policy: CompactionPolicy | None = None) -> CompactionEstimate:
+        """What `compact` would do now. Lists the transcript, and reads and writes no segment."""
+        from transcript_backends.planning import estimate
+
+        names = self._names(ref)
+        listing = stable_listing(self._container, names)
+        batch = self._container.driver.capabilities.delete_batch
+        return estimate(listing, policy or CompactionPolicy(), self._container.server_time(), delete_batch=batch)
+
+    def compactor(
+        self,
+        policy: CompactionPolicy | None = None,
+        *,
+        interval: float = 60.0,
+        refs: Callable[[], Iterable[TranscriptRef]] | None = None,
+        on_error: Callable[[TranscriptRef | None, BaseException], object] | None = None,
+    ) -> BackgroundCompactor:
+        """Compact again and again, in a thread of this process; see `BackgroundCompactor`, which stops it.
+
+        Args:
+            policy: as for `compact`.
+            interval: seconds between the end of one round and the begin of the next.
+            refs: gives the transcripts of a round; default: all there are.
+            on_error: called in that thread with what went wrong, and with the transcript, None where it was another thing.
+        """
+        from transcript_backends.background import BackgroundCompactor
+
+        self._check_filled()
+        return BackgroundCompactor(self, refs or self.list_refs, policy, interval=interval, on_error=on_error)
 
     def close(self) -> None:
         """Close the connections, those of views included; later calls raise `StoreClosedError`."""

@@ -223,9 +223,7 @@ def _report_if_torn(segment: SegmentInfo, record: Record) -> None:
 # --- segments merged by other implementations -------------------------------------------------------------------------
 
 
-def _repeated_ids(
-    segments: Sequence[SegmentInfo], beside: Sequence[SegmentInfo], open_segment: Open
-) -> dict[str, set[str]]:
+def _repeated_ids(segments: Sequence[SegmentInfo], beside: Sequence[SegmentInfo], open_segment: Open) -> dict[str, set[str]]:
     """By the key of each segment merged by another implementation: the ids of entries that others hold as well.
 
     Such a segment has no index, and its lines are numbered anew; where a crash has left its sources beside it, only the ids

@@ -1,7 +1,9 @@
 import os
+import pty
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from click.testing import CliRunner
@@ -33,6 +35,26 @@ def run(url):
         return done
 
     return run
+
+
+@pytest.fixture
+def terminal(run):
+    """Run the real command with one of its outputs on a terminal; gives what is shown there, and what the other output got."""
+
+    def terminal(*arguments, output="stdout", **settings):
+        ours, theirs = pty.openpty()
+        try:
+            done = run(*arguments, **{output: theirs}, **settings)
+        finally:
+            os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # how Linux ends a terminal that nobody holds any more
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        os.close(ours)
+        return shown.decode(), done.stderr if output == "stdout" else done.stdout
+
+    return terminal
 
 
 @pytest.fixture

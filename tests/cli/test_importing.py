@@ -81,7 +81,7 @@ def test_segments_hold_at_most_the_lines_and_bytes_asked_for_and_a_larger_line_s
         (b"{", "line 1500 is not JSON"),
         (b"[1]", "line 1500 is an array"),
         (b"", "line 1500 is blank"),
-        (b'{"a":NaN}', "line 1500 holds NaN"),
+        (b'{"a":NaN}', "line 1500 is not JSON: it holds NaN"),
         (b'{"a":"\xff"}', "line 1500 is not UTF-8 at byte 6"),
         (b'{"a":"%s"}' % (b"x" * (4 << 20)), "line 1500 is 4194312 bytes long"),
         (b"\xef\xbb\xbf{}", "line 1500 starts with a byte-order mark"),

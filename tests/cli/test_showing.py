@@ -1,33 +1,11 @@
 import json
 import os
-import pty
 import re
-from contextlib import suppress
 
 import pytest
 
 LINES = b"".join(b'{"n":%d}\n' % n for n in range(5000))
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
-
-
-@pytest.fixture
-def terminal(run):
-    """Run the real command with one of its outputs on a terminal; gives what is shown there, and what the other output got."""
-
-    def terminal(*arguments, output="stdout", **settings):
-        ours, theirs = pty.openpty()
-        try:
-            done = run(*arguments, **{output: theirs}, **settings)
-        finally:
-            os.close(theirs)
-        shown = b""
-        with suppress(OSError):  # how Linux ends a terminal that nobody holds any more
-            while chunk := os.read(ours, 65536):
-                shown += chunk
-        os.close(ours)
-        return shown.decode(), done.stderr if output == "stdout" else done.stdout
-
-    return terminal
 
 
 def test_ls_shows_one_transcript_a_line_and_chooses_by_tenant_and_agent(invoke):

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 import transcript_backends as tb
-from transcript_backends.cli import importing, showing, tending
-from transcript_backends.cli.session import Session, examples, store_option, visible
+from transcript_backends.cli import compacting, importing, showing, tending, verifying
+from transcript_backends.cli.explaining import show_error
+from transcript_backends.cli.session import Session, examples, store_option
 
-_INTERRUPTED, _CLOSED_PIPE = 130, 141
-_EXIT_CODES: tuple[tuple[int, tuple[type[tb.TranscriptStoreError], ...]], ...] = (
-    (2, (tb.InvalidURLError, tb.InvalidRefError, tb.InvalidSegmentError)),
-    (3, (tb.SegmentNotFoundError, tb.ContainerNotFoundError)),
-    (4, (tb.SegmentConflictError,)),
-    (5, (tb.AccessDeniedError,)),
-    (6, (tb.StoreUnavailableError, tb.UnexpectedResponseError)),
-    (7, (tb.PartialDeleteError,)),
-)
+_CLOSED_PIPE = 141
 
 _EPILOG = f"""\
 \b
@@ -35,7 +26,7 @@ REF names a transcript: agent/session or tenant/agent/session.
 \b
 Exit codes:
     0  ok
-    1  a failed check, or an error not named here
+    1  a failed check, a transcript that failed while others went on, or an error not named here
     2  wrong usage or bad input
     3  not found
     4  conflict: other content is there already
@@ -55,7 +46,7 @@ class _Program(click.Group):
         try:
             code = super().main(arguments, "transcripts", standalone_mode=False, obj=session) or 0
         except Exception as error:
-            code = _fail(error, session)
+            code = show_error(error, session)
         _finish_output()
         sys.exit(code)
 
@@ -93,38 +84,6 @@ def _finish_output() -> None:
                 os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def _fail(error: Exception, session: Session) -> int:
-    """Show what ended the program; gives the exit code."""
-    name, message, code = _explain(error)
-    message = "; ".join(filter(None, (message, session.remark)))
-    with contextlib.suppress(OSError):
-        if session.json:
-            click.echo(json.dumps({"error": name, "message": message}), err=True)
-        else:
-            click.echo(f"{click.style('transcripts: error:', fg='red')} {visible(message)}", err=True)
-    return code
-
-
-def _explain(error: Exception) -> tuple[str, str, int]:
-    """An error's name, message and exit code."""
-    name = type(error).__name__
-    if isinstance(error, tb.TranscriptStoreError):
-        code = next((code for code, kinds in _EXIT_CODES if isinstance(error, kinds)), 1)
-        cause = error.__cause__ if type(error) is tb.TranscriptStoreError else None
-        return name, f"{error} ({type(cause).__name__}: {cause})" if cause else str(error), code
-    if isinstance(error, click.Abort):
-        return "Interrupted", "interrupted", _INTERRUPTED
-    if isinstance(error, click.UsageError) and error.ctx:
-        return name, f"{error.format_message()} (see '{error.ctx.command_path} --help')", error.exit_code
-    if isinstance(error, click.ClickException):
-        return name, error.format_message(), error.exit_code
-    if isinstance(error, OSError):
-        place = click.format_filename(error.filename) if error.filename else "input or output failed"
-        return name, f"{place}: {error.strerror or error}", 1
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return name, f"{name}: {error} ({os.path.basename(frame.filename)}:{frame.lineno}); this is a bug, please report it", 1
-
-
 @click.group(cls=_Program, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @store_option
 @click.version_option(tb.__version__, message="%(prog)s %(version)s")
@@ -137,6 +96,8 @@ for _command in (
     importing.append,
     showing.ls,
     showing.cat,
+    compacting.compact,
+    verifying.verify,
     tending.rm,
     tending.doctor,
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -115,22 +116,34 @@ def _at_end(ref: TranscriptRef, store: ObjectTranscriptStore, _: Lines) -> _Plac
 def _resume(ref: TranscriptRef, store: ObjectTranscriptStore, lines: Lines) -> _Place:
     """Where an import of these lines goes on. The writer id is made from them, so an earlier run's segments are known by it."""
     writer_id = f"import-{lines.sha256[:16]}"
-    own = [segment for segment in store.list_segments(ref) if segment.writer_id == writer_id]
-    if not own:
+    segments = store.list_segments(ref)
+    if any(each.writer_id.startswith("compacted") for each in segments):  # such a segment holds records of any writers
+        with closing(store.records(ref)) as records:
+            own = _first_run((each.seq, each.seq) for each in records if each.writer_id == writer_id)
+    else:
+        own = _first_run((each.seq_start, each.seq_end) for each in segments if each.writer_id == writer_id)
+    if own is None:
         return _Place(writer_id, store.next_seq(ref))
-    first_seq = next_seq = own[0].seq_start
-    for segment in own:
-        if segment.seq_start > next_seq:
-            break
-        next_seq = max(next_seq, segment.seq_end + 1)
+    first_seq, next_seq = own
     present = next_seq - first_seq
-    with store.read_segment(own[0].key) as stream:
-        if present > lines.count or stream.readline(len(lines.first)) != lines.first:
-            raise SegmentConflictError(
-                f"{ref} holds the rest of an import of these lines whose beginning is gone (a delete was cut short, say); "
-                f"'transcripts rm {ref}' removes the rest"
-            )
+    with closing(store.records(ref, start_seq=first_seq, end_seq=first_seq)) as records:
+        first = next((each.line for each in records if each.writer_id == writer_id), b"")
+    if present > lines.count or first + b"\n" != lines.first:
+        raise SegmentConflictError(
+            f"{ref} holds the rest of an import of these lines whose beginning is gone (a delete was cut short, say); "
+            f"'transcripts rm {ref}' removes the rest"
+        )
     return _Place(writer_id, first_seq, present)
+
+
+def _first_run(spans: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+    """Of inclusive spans of seqs in order: the first seq, and one past the last that follows it without a gap."""
+    run: tuple[int, int] | None = None
+    for first, last in spans:
+        if run and first > run[1]:
+            break
+        run = (run[0], max(run[1], last + 1)) if run else (first, last + 1)
+    return run
 
 
 def _store(session: Session, paths: Sequence[str], ref: TranscriptRef, cut: _Cut, way: _Way) -> None:

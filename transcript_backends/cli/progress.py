@@ -29,3 +29,19 @@ def steps(*, shown: bool) -> Iterator[Steps]:
             return lambda amount: bars.advance(task, amount)
 
         yield begin
+
+
+@contextlib.contextmanager
+def tally(thing: str, *, shown: bool) -> Iterator[Callable[[], None]]:
+    """Gives a function that counts one more ``thing``; drawn as `steps` are, below what is printed meanwhile."""
+    if not (shown and sys.stderr is not None and sys.stderr.isatty()):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed} {task.description}"), TimeElapsedColumn())
+    same_screen = sys.stdout is not None and sys.stdout.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=same_screen) as bars:
+        task = bars.add_task(thing, total=None)
+        yield lambda: bars.advance(task)

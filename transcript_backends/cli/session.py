@@ -93,6 +93,15 @@ def span(first: int, last: int) -> str:
     return f"{first}-{last}" if first != last else str(first)
 
 
+def size(number: int) -> str:
+    """Bytes for people, three digits of them: ``30 bytes``, ``1.3 MB``, ``990 kB``."""
+    from rich.filesize import decimal
+
+    amount, unit = decimal(number).split(" ")
+    whole = amount.partition(".")[0]
+    return f"{amount if len(whole) < 3 else whole} {unit}"
+
+
 def visible(text: str) -> str:
     """Text from a store or an error, without what a terminal would obey or a table would break at."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
