@@ -205,7 +205,7 @@ def _explained(container: Container, names: TranscriptKeys, listing: Listing, in
     # One that was born and merged further since has an index that is new, too, and names it.
     objects = container.list(names.prefix + keys.INDEX)
     new = Listing(names, objects).indexes.keys() - listing.indexes.keys()
-    return not any(source.name in unborn for name in new if (index := indexes.get(name)) for source in index.sources)
+    return not any(source.name in unborn for name in sorted(new) if (index := indexes.get(name)) for source in index.sources)
 
 
 def _sources_first(unborn: set[SegmentName], indexes: Indexes) -> Iterable[SegmentName]:

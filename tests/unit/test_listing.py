@@ -5,10 +5,13 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.setups import EVENTS, REF, UnorderedObjectStore, append, make
+from unit.setups import EVENTS, REF, HookedObjectStore, UnorderedObjectStore, append, line, make
 
-from transcript_backends import InvalidRefError, TranscriptRef
+from transcript_backends import CompactionPolicy, InvalidRefError, Record, StoreUnavailableError, TranscriptRef
 from transcript_backends.drivers.memory import MemoryObjectStore
+from transcript_backends.drivers.wrappers import WrapperObjectStore
+from transcript_backends.index import SegmentIndex, Source, build
+from transcript_backends.keys import SegmentName
 
 COMPACTED = "compacted-{}-0123456789abcdef"
 PAYLOAD = "a" * 64
@@ -112,6 +115,166 @@ def test_only_compacted_segments_of_the_present_generation_are_shown(markers, al
     assert [each.seq_start for each in setup.store.list_segments(REF)] == seqs
     assert [each.seq for each in setup.store.records(REF)] == seqs
     assert setup.store.next_seq(REF) == max(seqs) + 1
+
+
+# --- listings while others compact ------------------------------------------------------------------------------------
+
+FULL = CompactionPolicy(full=True)
+INDEX = f"{REF.prefix}index/"
+
+
+class BackwardObjectStore(UnorderedObjectStore):
+    """Lists all keys from the last to the first, two a page."""
+
+    def list_page(self, prefix, *, start_after="", token=None):
+        objects, following = [], None
+        while True:
+            page = super().list_page(prefix, token=following)
+            objects += page.objects
+            if (following := page.token) is None:
+                break
+        left = sorted((each for each in objects if token is None or each.key < token), reverse=True)
+        return page._replace(objects=left[:2], token=left[1].key if len(left) > 2 else None)
+
+
+def records_of(seqs):
+    return [Record(seq, "w", line(seq)) for seq in seqs]
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, UnorderedObjectStore, BackwardObjectStore])
+@pytest.mark.parametrize("second", [None, 0, 1, 2, 3, 5, 8])
+def test_a_compaction_between_any_two_pages_hides_nothing(wrap, second):
+    for first in range(16):
+        memory = MemoryObjectStore("m", page_size=2)
+        hooks = HookedObjectStore(memory)
+        reading = make(memory=memory, wrap=lambda inner, hooks=hooks: wrap(hooks))
+        others = make(memory=memory)
+        for seq in range(7):
+            append(others.store, seq, seq)
+        if first % 2:
+            others.store.compact(REF, CompactionPolicy(min_segments=3))
+
+        def merge_more(others=others):
+            append(others.store, 7, 7)
+            others.store.compact(REF, FULL)
+
+        hooks.before("list_page", lambda others=others: others.store.compact(REF, FULL), after=first)
+        if second is not None:
+            hooks.before("list_page", merge_more, after=first + second)
+        assert list(reading.store.records(REF))[:7] == records_of(range(7))
+
+
+def compacted_segment(seqs, sources=()):
+    """A compacted segment that is not stored: its key, body, index key and index."""
+    body, index = build(records_of(seqs), 0, [Source(name, 1, "") for name in sources])
+    return f"{EVENTS}{index.name}", body, f"{INDEX}{index.name}.json", index
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_index_whose_segment_was_never_written_costs_a_head_and_a_listing(count):
+    setup = make()
+    append(setup.store, 0, 9)
+    for seq in range(count):
+        _, _, key, index = compacted_segment([seq])
+        setup.put(key, index.to_json())
+    setup.driver.requests.clear()
+    assert len(setup.store.list_segments(REF)) == 1
+    counts = setup.driver.counts
+    assert (counts["list_page"], counts["head"]) == (2, count)
+    assert setup.driver.requests[-1] == ("list_page", INDEX)
+    assert setup.store.next_seq(REF) == 10
+
+
+def test_segments_merged_further_and_further_are_explained_without_a_head():
+    setup = make()
+    for seq in range(5):
+        append(setup.store, 2 * seq, 2 * seq)
+        append(setup.store, 2 * seq + 1, 2 * seq + 1)
+        setup.store.compact(REF, FULL)
+    assert len(setup.keys(INDEX)) == 5
+    setup.driver.requests.clear()
+    assert list(setup.store.records(REF)) == records_of(range(10))
+    assert (setup.driver.counts["list_page"], setup.driver.counts["head"]) == (1, 0)
+    assert setup.driver.counts["get"] <= 6
+
+
+def test_a_segment_born_after_its_page_is_looked_for_again():
+    setup = make(wrap=HookedObjectStore)
+    append(setup.store, 0, 0)
+    key, body, index_key, index = compacted_segment([0, 1])
+    setup.put(index_key, index.to_json())
+    setup.store._container.driver.before("head", lambda: setup.put(key, body))
+    assert list(setup.store.records(REF)) == records_of([0, 1])
+
+
+@pytest.mark.parametrize("shift", range(0, 80, 10))
+def test_a_segment_merged_further_while_its_result_is_being_looked_for_hides_nothing(shift):
+    memory = MemoryObjectStore("m", page_size=2)
+    setup = make(memory=memory, wrap=HookedObjectStore)
+    hooks = setup.store._container.driver
+    seqs = [shift + each for each in range(4)]
+    for seq in seqs:
+        append(setup.store, seq, seq)
+    plain = setup.keys(EVENTS)
+    key, body, index_key, index = compacted_segment(seqs[:3])
+    further, larger, further_index_key, further_index = compacted_segment(seqs, [index.name])
+
+    def merge():  # its result comes to stand on the page that was read, and the one source that is gone is on the next
+        setup.put(index_key, index.to_json())
+        setup.put(key, body)
+        setup.memory.delete_many([plain[2]])
+        setup.put(further_index_key, further_index.to_json())
+
+    def merge_further():
+        setup.put(further, larger)
+        setup.memory.delete_many([key])
+
+    hooks.before("list_page", merge, after=1)
+    hooks.before("head", merge_further, after=1)
+    assert list(setup.store.records(REF)) == records_of(seqs)
+
+
+def test_an_index_that_was_new_when_its_source_was_looked_for_is_not_missed():
+    setup = make(wrap=HookedObjectStore)
+    hooks = setup.store._container.driver
+    append(setup.store, 0, 0)
+    _, _, index_key, index = compacted_segment([0, 1])
+    setup.put(index_key, index.to_json())
+    further, larger, further_index_key, further_index = compacted_segment([0, 1, 2], [index.name])
+
+    def appear():  # the first was born, merged and removed between two looks
+        setup.put(further_index_key, further_index.to_json())
+        setup.put(further, larger)
+
+    hooks.before("head", appear)
+    assert list(setup.store.records(REF)) == records_of([0, 1, 2])
+
+
+def test_a_listing_that_stays_torn_is_an_error():
+    class HidingObjectStore(WrapperObjectStore):
+        def list_page(self, prefix, **more):
+            page = super().list_page(prefix, **more)
+            return page._replace(objects=[each for each in page.objects if "/events/" not in each.key])
+
+    setup = make()
+    append(setup.store, 0, 0)
+    append(setup.store, 1, 1)
+    setup.store.compact(REF, FULL)
+    hiding = make(memory=setup.memory, wrap=HidingObjectStore)
+    with pytest.raises(StoreUnavailableError, match=r"is being compacted faster than it can be listed; try again"):
+        hiding.store.list_segments(REF)
+
+
+@pytest.mark.parametrize("size_differs", [False, True])
+def test_what_an_index_names_as_merged_is_left_out_when_it_is_as_old_and_as_large(size_differs):
+    setup = make()
+    source = append(setup.store, 0, 0)
+    body, index = build(records_of([0, 1]), 0, [Source(SegmentName(0, 0, "w"), len(line(0)) + 1 + size_differs, "")])
+    key = setup.put(f"{EVENTS}{index.name}", body)
+    setup.put(f"{INDEX}{index.name}.json", index.to_json())
+    assert SegmentIndex.parse(setup.body(f"{INDEX}{index.name}.json"), key) == index
+    assert [each.key for each in setup.store.list_segments(REF)] == [source, key][not size_differs :]
+    assert list(setup.store.records(REF)) == records_of([0, 1])
 
 
 # --- all transcripts --------------------------------------------------------------------------------------------------

@@ -1,14 +1,24 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.setups import EVENTS, REF, StreamCountingObjectStore, append, line, lines, make
+from unit.setups import EVENTS, REF, HookedObjectStore, Setup, StreamCountingObjectStore, append, line, lines, make
 
-from transcript_backends import Record
+from transcript_backends import (
+    CompactionPolicy,
+    CorruptSegmentError,
+    ObjectTranscriptStore,
+    Record,
+    SegmentNotFoundError,
+)
+from transcript_backends.container import Container
+from transcript_backends.drivers.driver import Meaning
+from transcript_backends.drivers.wrappers import FaultyObjectStore, InjectedError, RecordingObjectStore, WrapperObjectStore
 
 
 def seqs(setup, **bounds):
@@ -274,3 +284,342 @@ def test_reading_twice_gives_the_same_records():
     setup.put(f"{EVENTS}0-2-w.jsonl", b"".join(b'{"t":"%s"}\n' % (each * 600) for each in (b"a", b"b", b"c")))
     assert list(setup.store.records(REF)) == list(setup.store.records(REF))
     assert next(setup.store.records(REF)).line == b'{"t":"%s"}' % (b"a" * 600)
+
+
+# --- compacted segments -----------------------------------------------------------------------------------------------
+
+FULL = CompactionPolicy(full=True)
+
+
+def index_key(key):
+    return key.replace("/events/", "/index/") + ".json"
+
+
+@given(
+    transcripts(), st.data(), st.integers(0, 20), st.none() | st.integers(0, 25), st.none() | st.integers(0, 10), st.booleans()
+)
+@settings(max_examples=150)
+def test_bounds_mean_the_same_whatever_is_compacted(written, data, start_seq, end_seq, limit, full):
+    written = [each for each in written if each[0] != "compacted"]
+    setup, streams = counting()
+    expected, bodies = [], {}
+    for writer, start, end in written:
+        bodies[append(setup.store, start, end, writer)] = lines(range(start, end + 1), writer)
+        expected += [Record(seq, writer, line(seq, writer)) for seq in range(start, end + 1)]
+        if data.draw(st.integers(0, 2)) == 0:
+            setup.store.compact(REF, CompactionPolicy(2, full=full, target_bytes=data.draw(st.sampled_from([100, 10_000]))))
+    wanted = [each for each in sorted(expected) if each.seq >= start_seq and (end_seq is None or each.seq <= end_seq)][:limit]
+    assert list(setup.store.records(REF, start_seq=start_seq, end_seq=end_seq, limit=limit)) == wanted
+    for key, body in bodies.items():
+        with setup.store.read_segment(key) as stream:
+            assert stream.read() == body
+    assert streams.open == set()
+
+
+def test_a_range_far_into_a_compacted_segment_is_read_from_a_seek_point():
+    setup = make()
+    text = b'{"t":"%s"}\n' % (b"x" * 10_000)
+    for start in range(0, 300, 100):
+        setup.store.append_segment(REF, start, start + 99, "w", text * 100)
+    (key,) = setup.store.compact(REF, FULL).merged
+    starts = []
+    inner = setup.memory.get
+
+    def get(key, *, start=0, end=None):
+        starts.append((key, start))
+        return inner(key, start=start, end=end)
+
+    setup.memory.get = get
+    assert seqs(setup, start_seq=290) == list(range(290, 300))
+    (start,) = (start for each, start in starts if each == key)
+    assert 290 * len(text) - 270_000 <= start <= 290 * len(text)
+
+
+def moment(number, action):
+    """A store that runs ``action`` right before its request of this number."""
+    count = itertools.count()
+
+    class Moment(WrapperObjectStore):
+        def _around(self, operation, key, request):
+            if next(count) == number:
+                action()
+            return super()._around(operation, key, request)
+
+    return Moment, lambda: next(count) > number
+
+
+def merges(setup):
+    """A compaction of all there is, by somebody else."""
+    other = make(memory=setup.memory)
+    return lambda: other.store.compact(REF, FULL)
+
+
+def overlapping(setup):
+    """What two writers wrote, partly compacted already; gives its records."""
+    written = [(0, 2, "a"), (1, 4, "b"), (3, 3, "a"), (4, 8, "a"), (8, 9, "b"), (20, 22, "a")]
+    for start, end, writer in written:
+        append(setup.store, start, end, writer)
+        if start == 3:
+            merges(setup)()
+    return sorted(Record(seq, writer, line(seq, writer)) for start, end, writer in written for seq in range(start, end + 1))
+
+
+@pytest.mark.parametrize("bounds", [{}, {"start_seq": 3, "end_seq": 8}, {"limit": 7}])
+def test_a_compaction_before_any_request_of_a_reader_shows_no_gap_and_no_repeat(bounds):
+    for number in itertools.count():
+        setup = make()
+        expected = overlapping(setup)
+        wanted = [each for each in expected if bounds.get("start_seq", 0) <= each.seq <= bounds.get("end_seq", 99)]
+        wrap, has_happened = moment(number, merges(setup))
+        assert list(make(memory=setup.memory, wrap=wrap).store.records(REF, **bounds)) == wanted[: bounds.get("limit")]
+        if not has_happened():
+            assert number >= 3
+            return
+
+
+@pytest.mark.parametrize("taken", range(19))
+def test_a_compaction_between_any_two_records_shows_no_gap_and_no_repeat(taken):
+    setup = make()
+    expected = overlapping(setup)
+    records = setup.store.records(REF)
+    found = list(itertools.islice(records, taken))
+    merges(setup)()
+    assert found + list(records) == expected
+
+
+class Clock:
+    def monotonic(self):
+        return 0.0
+
+    def sleep(self, seconds):
+        pass
+
+    def jitter(self):
+        return 0.5
+
+
+def test_a_connection_lost_in_the_middle_of_a_segment_that_is_merged_meanwhile_shows_no_gap_and_no_repeat():
+    class BreakingObjectStore(WrapperObjectStore):
+        """Gives bodies in small pieces, and loses the connection before a certain one, after a compaction."""
+
+        def get(self, key, **bounds):
+            body = super().get(key, **bounds)
+            read = body.stream.read
+
+            def read_piece(size):
+                if next(pieces) == number:
+                    merge()
+                    raise InjectedError(Meaning.TRY_AGAIN)
+                return read(min(size, 25))
+
+            class Stream:
+                read = staticmethod(read_piece)
+                close = body.stream.close
+
+            return body._replace(stream=Stream())
+
+        def classify(self, error):
+            return FaultyObjectStore(self.inner).classify(error)
+
+    for number in itertools.count():
+        setup = make()
+        expected = overlapping(setup)
+        merge, pieces = merges(setup), itertools.count()
+        store = ObjectTranscriptStore(Container(BreakingObjectStore(RecordingObjectStore(setup.memory)), clock=Clock()))
+        assert list(store.records(REF)) == expected
+        if next(pieces) <= number:
+            assert number > 20
+            return
+
+
+def two_merged(setup):
+    """Two segments of two writers, compacted; gives the key."""
+    append(setup.store, 0, 1, "a")
+    append(setup.store, 2, 3, "b")
+    (key,) = setup.store.compact(REF, FULL).merged
+    return key
+
+
+def test_without_its_index_a_compacted_segment_is_read_under_its_own_name(caplog):
+    setup = make()
+    key = two_merged(setup)
+    setup.memory.delete_many([index_key(key)])
+    with caplog.at_level(logging.WARNING, "transcript_backends"):
+        found = list(setup.store.records(REF))
+    assert [each.line for each in found] == [line(0, "a"), line(1, "a"), line(2, "b"), line(3, "b")]
+    assert [each.seq for each in found] == [0, 1, 2, 3]
+    assert {each.writer_id for each in found} == {each.writer_id for each in setup.store.list_segments(REF)}
+    (report,) = caplog.records
+    assert f"the index of {key} is missing" in report.getMessage()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda body: body + b"{}\n",
+        lambda body: body[:-5],
+        lambda body: b"",
+        lambda body: body.replace(b"\n", b" ", 1),
+        lambda body: body[:-1] + b" ",
+        lambda body: body.replace(b'"', b"\n", 1),
+    ],
+    ids=["longer", "shorter", "empty", "a line less", "cut short", "a line more"],
+)
+def test_an_index_that_disagrees_with_its_segment_is_an_error_that_names_it(damage):
+    setup = make()
+    key = two_merged(setup)
+    setup.put(key, damage(setup.body(key)))
+    with pytest.raises(CorruptSegmentError, match=key):
+        list(setup.store.records(REF))
+
+
+def test_an_index_that_is_none_is_an_error_that_names_it():
+    setup = make()
+    key = setup.put(index_key(two_merged(setup)), b"<html>")
+    with pytest.raises(CorruptSegmentError, match=f"'{key}' is no segment index"):
+        list(setup.store.records(REF))
+
+
+# --- one segment that was merged --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["0-1-b", "1-2-a", "0-2-a", "4-4-a", "3-4-b", "0-3-a", "0-0-compacted-0-0123456789abcdef"])
+def test_records_that_were_never_written_are_not_found_in_what_was_merged(name):
+    setup = make()
+    two_merged(setup)
+    with pytest.raises(SegmentNotFoundError, match=name):
+        setup.store.read_segment(f"{EVENTS}{name}.jsonl")
+
+
+def test_a_segment_written_after_it_was_not_found_is_read():
+    setup = make(wrap=HookedObjectStore)
+    key = append(setup.store, 0, 1)
+    setup.memory.delete_many([key])
+    setup.store._container.driver.before("list_page", lambda: append(setup.store, 0, 1))
+    assert setup.store.read_segment(key).read() == lines([0, 1])
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_segment_is_found_while_it_is_merged_further_and_further(times):
+    for number in range(12):
+        setup = make()
+        key = append(setup.store, 0, 3, "a")
+        append(setup.store, 2, 5, "b")
+        seqs_to_come = itertools.count(6)
+        others = make(memory=setup.memory)
+
+        def merge_more(others=others, seqs_to_come=seqs_to_come):
+            for _ in range(times):
+                append(others.store, seq := next(seqs_to_come), seq)
+                others.store.compact(REF, FULL)
+
+        reading = make(memory=setup.memory, wrap=HookedObjectStore)
+        hooks = reading.store._container.driver
+        for operation in ("get", "list_page"):
+            for after in range(3):
+                hooks.before(operation, merge_more, after=after + number // 4)
+        if number % 2:
+            merge_more()
+        with reading.store.read_segment(key) as stream:
+            assert stream.read() == lines(range(4), "a")
+
+
+# --- segments merged by other implementations -------------------------------------------------------------------------
+
+
+def put_entries(setup: Setup, name, *numbers):
+    body = b"".join(json.dumps({"id": f"e{number}"}).encode() + b"\n" for number in numbers)
+    return setup.put(f"{EVENTS}{name}.jsonl", body)
+
+
+def entries(setup, **bounds):
+    return [each.json()["id"] for each in setup.store.records(REF, **bounds)]
+
+
+def test_what_another_program_merged_shows_each_entry_once_beside_its_sources():
+    setup = make()
+    put_entries(setup, "0-1-a", 0, 1)
+    put_entries(setup, "2-3-b", 2, 3)
+    put_entries(setup, "2-3-c", 4, 5)
+    sources = [each[1:] for each in setup.store.records(REF)]
+    put_entries(setup, "0-3-compacted", 0, 1, 2, 3, 4, 5)
+    assert [each[1:] for each in setup.store.records(REF)] == sources
+    assert sorted(entries(setup)) == [f"e{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("gone", ["0-1-a", "2-3-b", "2-3-c"])
+def test_what_another_program_merged_stands_in_for_the_sources_that_are_gone(gone):
+    setup = make()
+    for name, numbers in {"0-1-a": (0, 1), "2-3-b": (2, 3), "2-3-c": (4, 5)}.items():
+        if name != gone:
+            put_entries(setup, name, *numbers)
+    put_entries(setup, "0-3-compacted", 0, 1, 2, 3, 4, 5)
+    assert sorted(entries(setup)) == [f"e{number}" for number in range(6)]
+
+
+def test_what_another_program_merged_is_read_as_it_is_when_it_overlaps_nothing():
+    setup = make()
+    put_entries(setup, "0-1-a", 0, 1)
+    put_entries(setup, "2-4-compacted", 0, 7, 7)
+    assert entries(setup) == ["e0", "e1", "e0", "e7", "e7"]
+
+
+def test_entries_with_ids_of_their_own_or_with_none_are_all_kept():
+    setup = make()
+    put_entries(setup, "0-3-compacted", 0, 1, 2, 3)
+    put_entries(setup, "1-2-a", 4, 5)
+    append(setup.store, 3, 3)
+    setup.put(f"{EVENTS}2-3-v.jsonl", b'{"id":5}\nnot json\n')
+    found = list(setup.store.records(REF))
+    assert len(found) == 9
+    assert [each.line for each in found if each.writer_id == "compacted"] == [b'{"id": "e%d"}' % each for each in range(4)]
+
+
+def test_of_two_that_another_program_merged_one_after_the_other_each_entry_is_shown_once():
+    setup = make()
+    put_entries(setup, "0-3-compacted", 0, 1, 2, 3)
+    put_entries(setup, "4-5-a", 4, 5)
+    put_entries(setup, "0-5-compacted", 0, 1, 2, 3, 4, 5)
+    assert entries(setup) == ["e0", "e1", "e2", "e3", "e4", "e5"]
+    setup.memory.delete_many([f"{EVENTS}0-3-compacted.jsonl", f"{EVENTS}4-5-a.jsonl"])
+    assert entries(setup) == ["e0", "e1", "e2", "e3", "e4", "e5"]
+
+
+def test_of_two_that_number_their_lines_differently_each_entry_is_shown_once():
+    setup = make()
+    put_entries(setup, "0-3-compacted", 0, 1, 2, 3)
+    put_entries(setup, "0-5-compacted", 4, 0, 1, 2, 3, 5)
+    assert sorted(entries(setup)) == ["e0", "e1", "e2", "e3", "e4", "e5"]
+
+
+def test_bounds_change_nothing_about_which_entries_count_as_repeated():
+    setup = make()
+    put_entries(setup, "0-4-a", 0, 1, 2, 3, 4)
+    put_entries(setup, "0-2-b", 5, 6, 7)
+    put_entries(setup, "0-4-compacted", 0, 5, 1, 6, 2, 7, 3, 4)
+    assert entries(setup, start_seq=3) == ["e3", "e4"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 3), st.sampled_from(["a", "b", "compacted"]), st.integers(0, 4)), max_size=6
+    ),
+    st.integers(0, 8),
+    st.integers(0, 9),
+)
+@settings(max_examples=200)
+def test_bounds_mean_the_same_beside_what_another_program_merged(segments, start_seq, end_seq):
+    setup = make()
+    for start, more, writer, first in segments:
+        put_entries(setup, f"{start}-{start + more}-{writer}", *range(first, first + more + 1))
+    whole = list(setup.store.records(REF))
+    assert {each.json()["id"] for each in whole} == {
+        f"e{number}" for _, more, _, first in segments_as_stored(segments) for number in range(first, first + more + 1)
+    }
+    wanted = [each for each in whole if start_seq <= each.seq <= end_seq]
+    assert list(setup.store.records(REF, start_seq=start_seq, end_seq=end_seq)) == wanted
+
+
+def segments_as_stored(segments):
+    """Of two under one name the later one."""
+    return {each[:3]: each for each in segments}.values()

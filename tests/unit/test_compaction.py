@@ -1,0 +1,735 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, Setup, UnorderedObjectStore, append, line, lines, make
+
+from transcript_backends import CompactionPolicy, ObjectTranscriptStore, PartialDeleteError, Record
+from transcript_backends.container import Container
+from transcript_backends.drivers.driver import Meaning
+from transcript_backends.drivers.memory import MemoryObjectStore
+from transcript_backends.drivers.wrappers import FaultyObjectStore, InjectedError, RecordingObjectStore, WrapperObjectStore
+from transcript_backends.index import SegmentIndex, Source, build
+from transcript_backends.keys import SegmentName
+
+FULL = CompactionPolicy(full=True)
+PAIRS = CompactionPolicy(min_segments=2)
+INDEX = f"{REF.prefix}index/"
+
+
+def one_by_one(memory=None, *, wrap=lambda inner: inner, clock=None, parallel=1):
+    """As `make`, but with requests in an order that is always the same."""
+    memory = memory or MemoryObjectStore("m")
+    recording = RecordingObjectStore(memory)
+    return Setup(ObjectTranscriptStore(Container(wrap(recording), parallel=parallel, clock=clock)), recording, memory)
+
+
+def hooked(memory=None, **options):
+    hooks = []
+
+    def wrap(inner):
+        hooks.append(HookedObjectStore(inner))
+        return hooks[0]
+
+    return one_by_one(memory, wrap=wrap, **options), hooks[0]
+
+
+def seen(setup):
+    store = setup.store
+    return list(store.records(REF)), store.next_seq(REF), list(store.list_refs())
+
+
+def events(setup):
+    return [key.removeprefix(EVENTS) for key in setup.keys(EVENTS)]
+
+
+def plain(setup):
+    return [key for key in events(setup) if "-compacted-" not in key]
+
+
+def index_key(key):
+    return key.replace("/events/", "/index/") + ".json"
+
+
+def five(setup):
+    """Five segments of two writers; gives their keys."""
+    return [append(setup.store, *each) for each in [(0, 1, "a"), (2, 2, "a"), (2, 3, "b"), (4, 6, "a"), (7, 7, "b")]]
+
+
+class Crash(BaseException):
+    """The process is killed."""
+
+
+class StepObjectStore(WrapperObjectStore):
+    """Runs something of ours once, before the request of a certain number."""
+
+    def __init__(self, inner, number, action):
+        super().__init__(inner)
+        self.number, self.action, self.count = number, action, 0
+
+    def _around(self, operation, key, request):
+        self.count += 1
+        if self.count == self.number + 1:
+            self.action()
+        return super()._around(operation, key, request)
+
+
+def crash():
+    raise Crash
+
+
+def stepped(memory, number, action, **options):
+    steps = []
+
+    def wrap(inner):
+        steps.append(StepObjectStore(inner, number, action))
+        return steps[0]
+
+    return one_by_one(memory, wrap=wrap, **options), steps[0]
+
+
+def at_every_request(operate, act, prepare=five):
+    """For each request of ``operate`` a new transcript, and ``act`` done on it right before that request."""
+    for number in itertools.count():
+        setup = one_by_one()
+        prepare(setup)
+        before = seen(setup)
+        other, step = stepped(setup.memory, number, lambda setup=setup: act(setup))
+        with contextlib.suppress(Crash):
+            operate(other)
+        if step.count <= number:
+            return
+        yield setup, before
+
+
+def check_clean(setup, before):
+    """One more compaction ends with one compacted segment, its index, and nothing else."""
+    assert seen(setup) == before
+    setup.store.compact(REF, FULL)
+    assert seen(setup) == before
+    (name,) = events(setup)
+    assert "-compacted-" in name
+    assert f"{INDEX}{name}.json" in setup.keys(INDEX)
+    return name
+
+
+# --- what is promised -------------------------------------------------------------------------------------------------
+
+appends = st.tuples(st.sampled_from("abC"), st.integers(0, 12), st.integers(0, 4))
+compactions = st.builds(
+    CompactionPolicy, st.integers(2, 4), st.sampled_from([60, 200, 10**6]), full=st.booleans(), min_age=st.just(0.0)
+)
+
+
+@given(st.lists(st.one_of(appends, appends, appends, compactions), max_size=25), st.sampled_from([1, 8]), st.booleans())
+@settings(max_examples=250)
+def test_no_reader_notices_a_compaction(steps, parallel, ordered):
+    setup = one_by_one(parallel=parallel, wrap=(lambda inner: inner) if ordered else UnorderedObjectStore)
+    expected, written = set(), {}
+    for step in [*steps, FULL]:
+        if isinstance(step, CompactionPolicy):
+            before = len(setup.store.list_segments(REF))
+            result = setup.store.compact(REF, step)
+            assert result.left == []
+            assert result.segments_after == len(setup.store.list_segments(REF)) <= before
+        else:
+            writer, start, more = step
+            written[append(setup.store, start, start + more, writer)] = lines(range(start, start + more + 1), writer)
+            expected.update(Record(seq, writer, line(seq, writer)) for seq in range(start, start + more + 1))
+        assert list(setup.store.records(REF)) == sorted(expected)
+        assert setup.store.next_seq(REF) == max((each.seq for each in expected), default=-1) + 1
+        assert list(setup.store.list_refs()) == ([REF] if expected else [])
+    for key, body in written.items():
+        with setup.store.read_segment(key) as stream:
+            assert stream.read() == body
+    assert len(events(setup)) == 1 if len(written) > 1 else len(events(setup)) == len(written)
+
+
+def test_a_compaction_costs_a_get_for_each_segment_two_puts_two_listings_and_one_delete_in_a_safe_order():
+    setup = one_by_one()
+    keys = five(setup)
+    setup.driver.requests.clear()
+    result = setup.store.compact(REF, FULL)
+    (key,) = result.merged
+    assert setup.driver.requests == [
+        ("list_page", REF.prefix),
+        *(("get", each) for each in sorted(keys)),
+        ("put", index_key(key)),
+        ("put", key),
+        ("list_page", REF.prefix),
+        ("delete_many", sorted(keys)[0]),
+    ]
+    assert setup.keys() == [key, index_key(key)]
+    assert result == (5, 1, len(setup.body(key)), [key], [])
+    assert key.startswith(f"{EVENTS}{0:019d}-{7:019d}-compacted-0-")
+
+
+def test_the_index_names_the_sources_and_the_records():
+    setup = one_by_one()
+    keys = five(setup)
+    bodies = [setup.body(key) for key in keys]
+    (key,) = setup.store.compact(REF, FULL).merged
+    index = SegmentIndex.parse(setup.body(index_key(key)), key)
+    assert [(str(each.name), each.size) for each in index.sources] == [
+        (name.removeprefix(EVENTS), len(body)) for name, body in zip(keys, bodies, strict=True)
+    ]
+    assert [run[:3] for run in index.runs] == [("a", 0, 2), ("b", 2, 3), ("a", 4, 6), ("b", 7, 7)]
+    assert (index.generation, index.records, index.size) == (0, 9, len(setup.body(key)))
+
+
+@pytest.mark.parametrize("policy", [FULL, PAIRS])
+def test_a_second_compaction_does_nothing(policy):
+    setup = one_by_one()
+    five(setup)
+    count = setup.store.compact(REF, policy).segments_after
+    before = setup.keys()
+    setup.driver.requests.clear()
+    assert setup.store.compact(REF, policy) == (count, count, 0, [], [])
+    assert setup.driver.counts["list_page"] == 1
+    assert setup.driver.counts["put"] == setup.driver.counts["delete_many"] == 0
+    assert setup.keys() == before
+
+
+def test_a_transcript_that_is_not_there_is_left_alone():
+    setup = one_by_one()
+    assert setup.store.compact(REF, FULL) == (0, 0, 0, [], [])
+    assert setup.driver.counts == {"list_page": 1}
+
+
+def test_without_a_policy_sixteen_neighbours_are_merged():
+    setup = one_by_one()
+    for seq in range(15):
+        append(setup.store, seq, seq)
+    assert setup.store.compact(REF).merged == []
+    append(setup.store, 15, 15)
+    assert len(setup.store.compact(REF).merged) == 1
+
+
+def test_the_target_splits_a_long_transcript():
+    setup = one_by_one()
+    keys = [append(setup.store, seq, seq) for seq in range(100)]
+    before, data = seen(setup), sum(len(setup.body(key)) for key in keys)
+    result = setup.store.compact(REF, CompactionPolicy(target_bytes=500, full=True))
+    assert result.segments_after == len(result.merged) == len(events(setup)) <= data / 500 + 2
+    assert all(400 < each.size <= 500 for each in setup.store.list_segments(REF)[:-1])
+    assert seen(setup) == before
+
+
+def test_bodies_fetched_in_parallel_are_merged_in_order():
+    class LaterFirst(WrapperObjectStore):
+        def get(self, key, **bounds):
+            if "/events/" in key:
+                time.sleep(0.001 * (hash(key) % 7))
+            return super().get(key, **bounds)
+
+    setup = make(wrap=LaterFirst)
+    for seq in range(40):
+        append(setup.store, seq, seq)
+    before = seen(setup)
+    assert len(setup.store.compact(REF, FULL).merged) == 1
+    assert seen(setup) == before
+    assert setup.body(setup.keys(EVENTS)[0]) == lines(range(40))
+
+
+def test_a_run_is_held_in_memory_once():
+    setup = make()
+    body = b'{"t":"%s"}\n' % (b"x" * 65_000)
+    for seq in range(0, 256, 4):
+        setup.store.append_segment(REF, seq, seq + 3, "w", body * 4)
+    data = 256 * len(body)
+    setup.store.compact(REF, CompactionPolicy(min_segments=1000))  # imports what it needs
+    tracemalloc.start()
+    try:
+        assert setup.store.compact(REF, FULL).bytes_written == data
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * data + 2**20
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_at_any_request_changes_nothing_and_the_next_compaction_finishes():
+    names = set()
+    for setup, before in at_every_request(lambda other: other.store.compact(REF, FULL), lambda setup: crash()):
+        names.add(check_clean(setup, before))
+    assert len(names) == 1
+
+
+def test_a_crash_at_any_request_of_a_compaction_of_compacted_segments_changes_nothing():
+    def prepare(setup):
+        five(setup)
+        setup.store.compact(REF, FULL)
+        append(setup.store, 8, 9)
+        append(setup.store, 3, 8, "c")
+
+    names = set()
+    for setup, before in at_every_request(lambda other: other.store.compact(REF, FULL), lambda setup: crash(), prepare):
+        names.add(check_clean(setup, before))
+    assert len(names) == 1
+
+
+def test_what_a_crash_left_is_removed_with_one_batch_and_no_write():
+    setup, _ = stepped(None, 5 + 5 + 4, crash)  # the appends; listing, gets, puts, listing
+    five(setup)
+    before = seen(one_by_one(setup.memory))
+    with pytest.raises(Crash):
+        setup.store.compact(REF, FULL)
+    setup.driver.requests.clear()
+    other = one_by_one(setup.memory)
+    assert len(plain(other)) == 5
+    assert len(other.store.list_segments(REF)) == 1
+    other.driver.requests.clear()
+    result = other.store.compact(REF, FULL)
+    assert (result.segments_after, result.bytes_written, result.merged, result.left) == (1, 0, [], [])
+    assert (other.driver.counts["put"], other.driver.counts["delete_many"]) == (0, 1)
+    assert check_clean(other, before)
+
+
+# --- others at work ---------------------------------------------------------------------------------------------------
+
+
+def compact(setup):
+    one_by_one(setup.memory).store.compact(REF, FULL)
+
+
+def append_and_compact(setup):
+    append(setup.store, 8, 8, "a")
+    compact(setup)
+
+
+def test_another_compactor_between_any_two_requests_changes_nothing():
+    for setup, before in at_every_request(lambda other: other.store.compact(REF, FULL), compact):
+        check_clean(setup, before)
+
+
+def test_another_compactor_that_merges_more_between_any_two_requests_loses_nothing():
+    for setup, before in at_every_request(lambda other: other.store.compact(REF, FULL), append_and_compact):
+        records = [*before[0], Record(8, "a", line(8, "a"))]
+        check_clean(setup, (records, 9, [REF]))
+
+
+def test_another_compactor_killed_anywhere_between_any_two_requests_changes_nothing():
+    for killed in range(12):
+
+        def compact_and_die(setup, killed=killed):
+            append(setup.store, 8, 8, "a")
+            other, _ = stepped(setup.memory, killed, crash)
+            with contextlib.suppress(Crash):
+                other.store.compact(REF, FULL)
+
+        for setup, before in at_every_request(lambda other: other.store.compact(REF, FULL), compact_and_die):
+            check_clean(setup, ([*before[0], Record(8, "a", line(8, "a"))], 9, [REF]))
+
+
+def test_an_append_between_any_two_requests_is_kept():
+    for setup, before in at_every_request(
+        lambda other: other.store.compact(REF, FULL), lambda setup: append(setup.store, 3, 3, "a")
+    ):
+        records = sorted([*before[0], Record(3, "a", line(3, "a"))])
+        assert len(plain(setup)) <= 1
+        check_clean(setup, (records, 8, [REF]))
+
+
+def nothing_left(setup):
+    assert seen(setup) == ([], 0, [])
+    assert all(name.startswith("deleted-") for name in events(setup))
+    assert setup.keys(INDEX) == []
+
+
+def test_nothing_comes_back_when_a_delete_runs_between_any_two_requests():
+    for setup, _ in at_every_request(lambda other: other.store.compact(REF, FULL), lambda setup: setup.store.delete(REF)):
+        nothing_left(setup)
+
+
+def test_nothing_comes_back_when_a_compaction_runs_between_any_two_requests_of_a_delete():
+    def delete(other):
+        try:
+            other.store.delete(REF)
+        except PartialDeleteError:
+            one_by_one(other.memory).store.delete(REF)
+
+    for setup, _ in at_every_request(delete, compact):
+        nothing_left(setup)
+
+
+def test_nothing_comes_back_when_a_delete_dies_anywhere_between_any_two_requests_and_is_repeated():
+    for killed in range(10):
+
+        def delete_and_die(setup, killed=killed):
+            other, _ = stepped(setup.memory, killed, crash)
+            with contextlib.suppress(Crash):
+                other.store.delete(REF)
+
+        for setup, before in at_every_request(lambda other: other.store.compact(REF, FULL), delete_and_die):
+            assert set(seen(setup)[0]) <= set(before[0])
+            setup.store.delete(REF)
+            assert seen(setup) == ([], 0, [])
+            assert [name for name in events(setup) if not name.startswith(("deleted-", "deleting-"))] == []
+            assert setup.keys(INDEX) == []
+
+
+def test_nothing_is_compacted_while_the_transcript_is_being_deleted():
+    setup = one_by_one()
+    five(setup)
+    marker = setup.put(f"{EVENTS}deleting-1")
+    before = setup.keys()
+    setup.driver.requests.clear()
+    count, after, written, merged, ((key, reason),) = setup.store.compact(REF, FULL)
+    assert (count, after, written, merged, key) == (5, 5, 0, [], marker)
+    assert "being deleted" in reason
+    assert setup.driver.counts == {"list_page": 1}
+    assert setup.keys() == before
+
+
+def test_a_life_after_a_delete_is_compacted_under_its_own_generation():
+    setup = one_by_one()
+    five(setup)
+    setup.store.compact(REF, FULL)
+    setup.store.delete(REF)
+    five(setup)
+    before = seen(setup)
+    (key,) = setup.store.compact(REF, FULL).merged
+    assert "-compacted-1-" in key
+    assert seen(setup) == before
+
+
+def test_an_index_that_is_gone_after_the_put_is_written_again_before_sources_go():
+    setup, hooks = hooked()
+    five(setup)
+    before = seen(setup)
+    hooks.before("list_page", lambda: setup.memory.delete_many(setup.keys(INDEX)), after=1)
+    setup.driver.requests.clear()
+    (key,) = setup.store.compact(REF, FULL).merged
+    assert [each.operation for each in setup.driver.requests[6:]] == [
+        "put",
+        "put",
+        "list_page",
+        "put",
+        "list_page",
+        "delete_many",
+    ]
+    assert setup.keys() == [key, index_key(key)]
+    assert seen(setup) == before
+
+
+class StubbornObjectStore(WrapperObjectStore):
+    """Refuses to delete certain keys."""
+
+    refused = frozenset()
+
+    def delete_many(self, keys):
+        if allowed := [key for key in keys if key not in self.refused]:
+            super().delete_many(allowed)
+        return {key: InjectedError(Meaning.DENIED) for key in keys if key in self.refused}
+
+    def classify(self, error):
+        return FaultyObjectStore(self.inner).classify(error)
+
+
+def test_sources_stay_when_another_compactor_has_merged_the_result_further():
+    setup, hooks = hooked()
+    keys = five(setup)
+    other = one_by_one(setup.memory, wrap=StubbornObjectStore)
+    other.store._container.driver.refused = frozenset(keys)
+
+    def merge_further():
+        append(other.store, 8, 8, "a")
+        assert len(other.store.compact(REF, FULL).merged) == 1
+
+    hooks.before("list_page", merge_further, after=1)
+    setup.driver.requests.clear()
+    result = setup.store.compact(REF, FULL)
+    assert result.merged == []
+    assert setup.driver.counts["delete_many"] == 0
+    assert set(keys) <= set(setup.keys())
+    assert seen(setup)[1] == 9
+    assert len(seen(setup)[0]) == 10
+
+
+class FakeClock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def jitter(self):
+        return 0.5
+
+
+@pytest.mark.parametrize(("seconds", "removed"), [(599, True), (601, False)])
+def test_sources_stay_when_the_compaction_took_too_long(seconds, removed):
+    clock = FakeClock()
+    setup, hooks = hooked(clock=clock)
+    keys = five(setup)
+    before = seen(setup)
+    hooks.before("list_page", lambda: clock.sleep(seconds), after=1)
+    setup.driver.requests.clear()
+    result = setup.store.compact(REF, FULL)
+    assert (len(result.merged), setup.driver.counts["delete_many"]) == ((1, 1) if removed else (0, 0))
+    assert set(keys).isdisjoint(setup.keys()) == removed
+    check_clean(setup, before)
+
+
+# --- what can't be merged ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b'{"a":1}\n{"b":"cut sho', b"{}\nnot json\n", b"[]\n{}\n", b"{}\n\xff\n", b'{}\n{"b":1'])
+def test_a_damaged_segment_is_left_and_reported_and_its_neighbours_are_merged(body):
+    setup = one_by_one()
+    for seq in (0, 1, 2, 6, 7, 8):
+        append(setup.store, seq, seq)
+    key = setup.put(f"{EVENTS}3-4-v.jsonl", body)
+    before = seen(setup)
+    result = setup.store.compact(REF, FULL)
+    ((left, reason),) = result.left
+    assert left == key
+    assert "is no JSON object" in reason
+    assert (result.segments_before, result.segments_after, len(result.merged)) == (7, 3, 2)
+    assert plain(setup) == ["3-4-v.jsonl"]
+    assert setup.body(key) == body
+    assert seen(setup) == before
+    assert setup.store.compact(REF, FULL) == (3, 3, 0, [], result.left)
+
+
+def compacted_between_others(setup):
+    """A compacted segment with plain ones on both sides; gives its key."""
+    for seq in (10, 11):
+        append(setup.store, seq, seq)
+    (key,) = setup.store.compact(REF, FULL).merged
+    for seq in (0, 1, 20, 21):
+        append(setup.store, seq, seq)
+    return key
+
+
+def test_a_compacted_segment_without_its_index_is_left_and_reported(caplog):
+    setup = one_by_one()
+    key = compacted_between_others(setup)
+    setup.memory.delete_many([index_key(key)])
+    result = setup.store.compact(REF, FULL)
+    assert result.left == [(key, "its index is missing")]
+    assert len(result.merged) == 2
+    assert len(events(setup)) == 3
+    assert [each.seq for each in setup.store.records(REF)] == [0, 1, 10, 11, 20, 21]
+
+
+def test_a_compacted_segment_with_other_bytes_than_its_index_says_is_left_and_reported():
+    setup = one_by_one()
+    key = compacted_between_others(setup)
+    body = setup.body(key).replace(b"w", b"v")
+    setup.put(key, body)
+    result = setup.store.compact(REF, FULL)
+    ((left, reason),) = result.left
+    assert left == key
+    assert "sha256" in reason
+    assert len(result.merged) == 2
+    assert setup.body(key) == body
+
+
+def test_sources_that_cannot_be_deleted_are_reported_and_never_merged_again():
+    setup = one_by_one(wrap=StubbornObjectStore)
+    keys = five(setup)
+    before = seen(setup)
+    stubborn = setup.store._container.driver
+    stubborn.refused = frozenset(keys[1:3])
+    (key,) = setup.store.compact(REF, FULL).merged
+    for _ in range(2):
+        setup.driver.requests.clear()
+        result = setup.store.compact(REF, FULL)
+        assert (result.bytes_written, result.merged) == (0, [])
+        assert [left for left, _ in result.left] == keys[1:3]
+        assert all("could not be deleted: injected" in reason or "denied" in reason for _, reason in result.left)
+        assert setup.driver.counts["put"] == 0
+        assert seen(setup) == before
+        assert [each.key for each in setup.store.list_segments(REF)] == [key]
+    append(setup.store, 8, 8)
+    more = seen(setup)
+    setup.store.compact(REF, FULL)
+    assert seen(setup) == more
+    stubborn.refused = frozenset()
+    check_clean(setup, more)
+
+
+def test_young_segments_are_left():
+    clock = ServerClock()
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    for seq in range(3):
+        append(setup.store, seq, seq)
+    clock.go_on(seconds=60)
+    for seq in range(3, 6):
+        append(setup.store, seq, seq)
+    policy = CompactionPolicy(min_age=60, full=True)
+    result = setup.store.compact(REF, policy)
+    assert (result.segments_after, result.left) == (4, [])
+    assert len(plain(setup)) == 3
+    clock.go_on(seconds=59)
+    assert setup.store.compact(REF, policy).merged == []
+    clock.go_on(seconds=1)
+    assert setup.store.compact(REF, policy).segments_after == 1
+
+
+def test_objects_of_others_are_untouched_and_unpadded_segments_merged():
+    setup = one_by_one()
+    names = ["events/.DS_Store", "events/5-4-w.jsonl", "events/x/0-0-w.jsonl", "index/x.json", f"payloads/{'a' * 64}", "README"]
+    foreign = {setup.put(REF.prefix + rest, rest.encode()) for rest in names}
+    for start in (0, 8, 16, 100):
+        setup.put(f"{EVENTS}{start}-{start + 7}-w{start}.jsonl", lines(range(start, start + 8)).removesuffix(b"\n"))
+    before = seen(setup)
+    (key,) = setup.store.compact(REF, FULL).merged
+    assert set(setup.keys()) == foreign | {key, index_key(key)}
+    assert all(setup.body(each) == each.removeprefix(REF.prefix).encode() for each in foreign)
+    assert seen(setup) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "body"), [("5-9-v", b"{}\r\n\n{}\n"), ("5-6-v", b'{"a":1}\n{"a":2}\n{"a":3}\n{"a":3}\n'), ("5-6-v", b"\n \n")]
+)
+def test_a_segment_with_too_few_or_too_many_lines_reads_the_same_when_it_is_merged(name, body):
+    setup = one_by_one()
+    append(setup.store, 0, 5)
+    append(setup.store, 7, 9)
+    setup.put(f"{EVENTS}{name}.jsonl", body)
+    before = seen(setup)
+    assert len(setup.store.compact(REF, FULL).merged) == 1
+    assert seen(setup) == (before[0], 10, [REF])
+    assert len(events(setup)) == 1
+
+
+# --- sweeping ---------------------------------------------------------------------------------------------------------
+
+
+def abandoned(setup, generation, seq=50):
+    """The index of a compaction that died, as stored."""
+    _, index = build([Record(seq, "x", b"{}")], generation, [Source(SegmentName(seq, seq, "x"), 3, "")])
+    return setup.put(f"{INDEX}{index.name}.json", index.to_json())
+
+
+def test_what_deletes_and_dead_compactions_left_is_swept_and_young_indexes_stay():
+    clock = ServerClock()
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    five(setup)
+    setup.put(f"{EVENTS}deleted-2")
+    dead = f"{EVENTS}0-0-compacted-1-0123456789abcdef.jsonl"
+    setup.put(dead, b"{}\n")
+    setup.put(index_key(dead), b"{}")
+    old = [abandoned(setup, generation) for generation in (0, 1, 2)]
+    clock.go_on(seconds=3601)
+    young = [abandoned(setup, generation, 60) for generation in (1, 2)]
+    before = seen(setup)[0]
+    (key,) = setup.store.compact(REF, FULL).merged
+    assert set(setup.keys()) == {f"{EVENTS}deleted-2", key, index_key(key), *young}
+    assert set(old).isdisjoint(young)
+    assert seen(setup)[0] == before
+
+
+def test_the_index_of_a_segment_merged_further_stays_for_an_hour():
+    clock = ServerClock()
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    five(setup)
+    (first,) = setup.store.compact(REF, FULL).merged
+    append(setup.store, 8, 8)
+    clock.go_on(minutes=59)
+    (second,) = setup.store.compact(REF, FULL).merged
+    assert setup.keys() == [second, *sorted([index_key(first), index_key(second)])]
+    clock.go_on(minutes=2)
+    setup.store.compact(REF, FULL)
+    assert setup.keys() == [second, index_key(second)]
+
+
+# --- writers whose id is not their own --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_other_records_under_the_key_of_a_merged_source_are_kept_with_it(frozen):
+    clock = ServerClock()
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+
+    def go_on():
+        if not frozen:
+            clock.go_on(seconds=1)
+
+    for seq in range(4):
+        append(setup.store, seq, seq)
+    expected = {line(seq) for seq in range(4)}
+    for text in (b'{"n":1,"w":"X"}', b'{"n":1,"w":"Y"}'):
+        go_on()
+        setup.store.compact(REF, FULL)
+        assert {each.line for each in setup.store.records(REF)} == expected
+        go_on()
+        assert len(text) == len(line(1))
+        key = setup.store.append_segment(REF, 1, 1, "w", text)
+        expected.add(text)
+        assert {each.line for each in setup.store.records(REF)} == expected
+        assert setup.store.read_segment(key).read() == text + b"\n"
+        for policy in (PAIRS, FULL):
+            go_on()
+            setup.store.compact(REF, policy)
+            assert [each.seq for each in setup.store.records(REF)] == [0, *[1] * (len(expected) - 3), 2, 3]
+            assert {each.line for each in setup.store.records(REF)} == expected
+    assert len(events(setup)) == 1
+
+
+def test_a_source_written_anew_since_it_was_read_is_not_removed():
+    clock = ServerClock()
+    setup, hooks = hooked(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    keys = five(setup)
+    other = b'{"n":2,"w":"X"}'
+    assert len(other) == len(line(2))
+
+    def write_anew():
+        clock.go_on(seconds=1)
+        setup.put(keys[1], other + b"\n")
+
+    hooks.before("list_page", write_anew, after=1)
+    setup.store.compact(REF, FULL)
+    assert setup.body(keys[1]) == other + b"\n"
+    assert {line(2, "a"), other} <= {each.line for each in setup.store.records(REF)}
+
+
+# --- segments merged by other implementations -------------------------------------------------------------------------
+
+
+def entry(number):
+    return json.dumps({"id": f"e{number}"}).encode()
+
+
+def entries(numbers):
+    return b"".join(entry(number) + b"\n" for number in numbers)
+
+
+def test_what_another_program_merged_is_left_with_what_it_overlaps_and_reported():
+    setup = one_by_one()
+    foreign = setup.put(f"{EVENTS}4-7-compacted.jsonl", entries(range(4, 8)))
+    beside = [setup.put(f"{EVENTS}{seq}-{seq}-j{seq}.jsonl", entries([seq])) for seq in (4, 7)]
+    for seq in (0, 1, 2, 10, 11, 12):
+        append(setup.store, seq, seq)
+    before = seen(setup)
+    assert len(before[0]) == 10
+    result = setup.store.compact(REF, FULL)
+    ((left, reason),) = result.left
+    assert left == foreign
+    assert "another program" in reason
+    assert (result.segments_after, len(result.merged)) == (5, 2)
+    assert {foreign, *beside} <= set(setup.keys())
+    assert seen(setup) == before
+
+
+def test_what_another_program_merged_is_merged_once_its_sources_are_gone():
+    setup = one_by_one()
+    setup.put(f"{EVENTS}4-7-compacted.jsonl", entries(range(4, 8)))
+    append(setup.store, 0, 3)
+    append(setup.store, 8, 9)
+    before = seen(setup)
+    assert setup.store.compact(REF, FULL).left == []
+    check_clean(setup, before)
