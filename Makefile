@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check fmt clean
+.PHONY: demo test check simulate fmt clean
 
 demo: .venv/ready  ## the main job, on a store in a temporary folder
 	@$(BIN)/python docs/examples/demo.py
@@ -16,6 +16,11 @@ check: .venv/ready .venv-localstack/ready  ## what a change must pass
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest
+
+SEED ?= 0
+COUNT ?= 1000000
+simulate: .venv/ready  ## random schedules of the real code; COUNT=0 replays SEED
+	cd tests && ../$(BIN)/python -m simulation $(SEED) --count $(COUNT)
 
 fmt: .venv/ready
 	$(BIN)/ruff format .

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import BinaryIO, cast
 
-from transcript_backends import errors
+from transcript_backends import errors, keys
 from transcript_backends.container import Container
 from transcript_backends.index import SegmentIndex, Source, build
 from transcript_backends.keys import TranscriptKeys
@@ -33,7 +33,7 @@ _AHEAD_BYTES = 8 * 1024 * 1024
 
 def compact(container: Container, names: TranscriptKeys, policy: CompactionPolicy) -> CompactionResult:
     """Merge what the policy says, and finish what crashed compactions have left."""
-    indexes = Indexes(container, names)
+    indexes = Indexes(container, names, damaged={})
     listing = stable_listing(container, names, indexes)
     count = len(listing.segments)
     if listing.being_deleted:
@@ -46,7 +46,7 @@ def compact(container: Container, names: TranscriptKeys, policy: CompactionPolic
 
 def remove_leftovers(container: Container, names: TranscriptKeys) -> tuple[list[str], dict[str, str]]:
     """Finish what crashed compactions have left, and merge nothing; gives the keys removed, and key -> reason of others."""
-    indexes = Indexes(container, names)
+    indexes = Indexes(container, names, damaged={})
     listing = stable_listing(container, names, indexes)
     if listing.being_deleted:
         return [], {}
@@ -104,16 +104,27 @@ class _Compactor:
         return self._finish()
 
     def _sweep(self) -> None:
-        """Remove compacted segments that a delete overtook, and old indexes of segments that were merged further."""
+        """Remove compacted segments that a delete overtook, and old indexes of segments that were merged further.
+
+        Not of those that were never written: their compactor may have been asleep, and write them yet.
+        """
         dead = {each.name: each.key for each in self._listing.dead if (each.name.generation or 0) < self._listing.generation}
-        doomed = [*dead.values(), *(info.key for name, info in self._listing.indexes.items() if name in dead)]
+        self._remove([*dead.values(), *(info.key for name, info in self._listing.indexes.items() if name in dead)])
         now = self._container.server_time()
-        orphans = self._listing.orphans
-        for name, info in self._listing.indexes.items():
-            is_orphan = name in orphans or (name.generation or 0) < self._listing.generation
-            if is_orphan and name not in dead and now is not None and now - info.created_at > _ABANDONED:
-                doomed.append(info.key)
-        self._remove(doomed)
+        without_segment = self._listing.indexes_without_segment
+        merged_further = self._indexes.merged_further(self._listing) if without_segment else set()
+        old = {
+            name: info
+            for name, info in self._listing.indexes.items()
+            if (name in merged_further or (name.generation or 0) < self._listing.generation)
+            and name in without_segment
+            and name not in dead
+            and now is not None
+            and now - info.created_at > _ABANDONED
+        }
+        if old:  # another may have removed one meanwhile, and a third have written it anew
+            present = Listing(self._names, self._container.list(self._names.prefix + keys.INDEX)).indexes
+            self._remove([info.key for name, info in old.items() if present.get(name) == info])
 
     def _finish(self) -> list[SegmentInfo]:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""
@@ -160,10 +171,10 @@ class _Compactor:
         self.left.update(left)
         return excluded
 
-    def _remove(self, keys: Sequence[str]) -> None:
+    def _remove(self, doomed: Sequence[str]) -> None:
         """Delete objects; what can't be deleted is reported, and merged no more."""
-        failed = self._container.delete(keys)
-        self.removed += (key for key in keys if key not in failed)
+        failed = self._container.delete(doomed)
+        self.removed += (key for key in doomed if key not in failed)
         self.left.update((key, f"it is merged, and could not be deleted: {reason}") for key, reason in failed.items())
 
     # --- one merge ----------------------------------------------------------------------------------------------------
@@ -207,7 +218,7 @@ class _Compactor:
                 if not is_object(record.line):
                     raise _DamagedError(segment, f"record {record.seq} is no JSON object")
         elif (index := self._indexes.get(segment.name)) is None:
-            raise _DamagedError(segment, "its index is missing")
+            raise _DamagedError(segment, "its index is missing or damaged")
         elif index.sha256 != digest:
             raise _DamagedError(segment, "its sha256 is not the one in its index")
 
@@ -230,11 +241,12 @@ class _Compactor:
                 raise _StopError
             if all(each.key != key for each in again.segments):
                 raise _StopError  # merged further by another compactor, which counts on our sources as well
-            if self._container.clock.monotonic() - began > _PATIENCE_SECONDS:
+            if index.name not in again.indexes:
+                self._write_index(index)
+            elif self._container.clock.monotonic() - began > _PATIENCE_SECONDS:
                 raise _StopError
-            if index.name in again.indexes:
+            else:
                 return again
-            self._write_index(index)
 
     def _remove_sources(self, again: Listing, run: Sequence[SegmentInfo], key: str) -> None:
         # One that has changed since it was read was removed and written anew: it is another.

@@ -99,10 +99,14 @@ class Listing:
         return [each for each in self.segments if each.name.generation is not None]
 
     @property
+    def indexes_without_segment(self) -> set[SegmentName]:
+        """The indexes whose segment is not in the listing."""
+        return self.indexes.keys() - {each.name for each in (*self.segments, *self.dead)}
+
+    @property
     def orphans(self) -> set[SegmentName]:
-        """The indexes of this generation whose segment is not in the listing."""
-        ours = {name for name in self.indexes if name.generation == self.generation}
-        return ours - {each.name for each in self.segments}
+        """Those of this generation."""
+        return {name for name in self.indexes_without_segment if name.generation == self.generation}
 
     @property
     def being_deleted(self) -> bool:
@@ -167,6 +171,19 @@ class Indexes:
                     found.add(segment.key)
         return found
 
+    def merged_further(self, listing: Listing) -> set[SegmentName]:
+        """The compacted segments named as sources in the index of a present one, directly or through indexes so named."""
+        found: set[SegmentName] = set()
+        to_see = [each.name for each in listing.compacted if each.name in listing.indexes]
+        while to_see:
+            index = self.get(to_see.pop())
+            for source in index.sources if index else ():
+                if source.name.generation is not None and source.name not in found:
+                    found.add(source.name)
+                    if source.name in listing.indexes:
+                        to_see.append(source.name)
+        return found
+
 
 def list_once(container: Container, names: TranscriptKeys, *, payloads: bool = False) -> Listing:
     """List ``events/`` and ``index/``, and the payloads where they are asked for; may have been torn."""
@@ -197,7 +214,7 @@ def stable_listing(
 
 def _explained(container: Container, names: TranscriptKeys, listing: Listing, indexes: Indexes) -> bool:
     """Whether each index without a segment is of one merged further, or of one not written yet."""
-    unborn = listing.orphans - _merged_further(listing, indexes)
+    unborn = listing.orphans - indexes.merged_further(listing)
     if any(container.exists(names.segment(*name)) for name in _sources_first(unborn, indexes)):
         return False
     if not unborn:
@@ -218,21 +235,7 @@ def _sources_first(unborn: set[SegmentName], indexes: Indexes) -> Iterable[Segme
         index = indexes.get(name)
         return index.records if index else 0
 
-    return sorted(unborn, key=records) if len(unborn) > 1 else unborn
-
-
-def _merged_further(listing: Listing, indexes: Indexes) -> set[SegmentName]:
-    """The compacted segments named as sources in the index of a present one, directly or through indexes so named."""
-    found: set[SegmentName] = set()
-    to_see = [each.name for each in listing.compacted if each.name in listing.indexes]
-    while to_see:
-        index = indexes.get(to_see.pop())
-        for source in index.sources if index else ():
-            if source.name.generation is not None and source.name not in found:
-                found.add(source.name)
-                if source.name in listing.indexes:
-                    to_see.append(source.name)
-    return found
+    return sorted(sorted(unborn), key=records) if len(unborn) > 1 else unborn
 
 
 def _until(objects: Iterable[ObjectInfo], end: str | None) -> Iterator[ObjectInfo]:

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice, takewhile
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 from transcript_backends.container import Container
-from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError
+from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError, StoreUnavailableError
 from transcript_backends.index import Run, SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
@@ -35,9 +35,20 @@ class Plan(NamedTuple):
 
 
 def look(container: Container, names: TranscriptKeys) -> Plan:
-    """List a transcript, and leave out what is merged."""
-    indexes = Indexes(container, names)
-    return Plan(readable(stable_listing(container, names, indexes), indexes), indexes)
+    """List a transcript, and leave out what is merged.
+
+    A missing index is looked for in a second listing: a delete removes indexes and segments in any order, and that listing
+    shows its marker.
+    """
+    missing: set[SegmentName] = set()
+    for _ in range(_PATIENCE):
+        indexes = Indexes(container, names)
+        listing = stable_listing(container, names, indexes)
+        plan = Plan(readable(listing, indexes), indexes)
+        before, missing = missing, {each.name for each in listing.compacted if indexes.get(each.name) is None}
+        if missing <= before:
+            return plan
+    raise StoreUnavailableError(f"{names.prefix!r} changes faster than it can be listed; try again")
 
 
 def readable(listing: Listing, indexes: Indexes) -> list[SegmentInfo]:
@@ -268,11 +279,45 @@ def overlap(one: SegmentInfo, other: SegmentInfo) -> bool:
 
 
 def read_segment(container: Container, names: TranscriptKeys, key: str, name: SegmentName) -> BinaryIO:
-    """A segment's bytes; those of one that was merged come from the compacted segment that holds its records.
+    """A segment's bytes; those of one that is merged, also meanwhile, come from the compacted segment that holds its records.
 
     Raises:
         SegmentNotFoundError: neither is there.
     """
+    return cast("BinaryIO", io.BufferedReader(_SegmentStream(lambda: _open_or_extract(container, names, key, name))))
+
+
+class _SegmentStream(io.RawIOBase):
+    """A segment's bytes, which are sought anew, and gone on with, where the segment vanishes while it is being read."""
+
+    def __init__(self, open_segment: Callable[[], BinaryIO]) -> None:
+        super().__init__()
+        self._inner: BinaryIO = io.BytesIO()
+        self._open, self._position = open_segment, 0
+        self._inner = open_segment()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        try:
+            chunk = self._inner.read(len(buffer))
+        except SegmentNotFoundError:
+            self._inner.close()
+            self._inner = self._open()
+            self._inner.read(self._position)
+            chunk = self._inner.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        self._position += len(chunk)
+        return len(chunk)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()
+
+
+def _open_or_extract(container: Container, names: TranscriptKeys, key: str, name: SegmentName) -> BinaryIO:
     for patience in reversed(range(_PATIENCE)):
         try:
             return container.open(key)

@@ -129,24 +129,30 @@ def test_gaps_overlaps_conflicts_and_foreign_objects_are_told_apart():
 def test_leftovers_are_named_and_repair_removes_just_them():
     clock = ServerClock()
     setup = make(memory=MemoryObjectStore(now=clock))
-    key, index, bodies = compacted(setup)
+    first, old_index, _ = compacted(setup)
+    first_body = setup.body(first)
+    append(setup.store, 3, 3)
+    clock.go_on(minutes=1)
+    (merged,) = setup.store.compact(REF, FULL).merged
     before = list(setup.store.records(REF))
-    clock.go_on(hours=-1)
-    for source, body in bodies.items():
-        setup.put(source, body)
-    clock.go_on(hours=3)
-    orphan = setup.put(f"{REF.prefix}index/{segment(0, 1, 'compacted-0-' + '0' * 16)[len(EVENTS) :]}.json", setup.body(index))
-    clock.go_on(hours=2)
+    clock.go_on(minutes=-1)
+    setup.put(first, first_body)  # as if it could not be removed
+    source = append(setup.store, 3, 3)
     foreign = setup.put(f"{EVENTS}notes.txt")
+    clock.go_on(hours=2)
     report = setup.store.verify(REF)
-    assert sorted(kinds(report)) == ["foreign objects", "orphan index", *["redundant segment"] * 3]
+    assert sorted(kinds(report)) == ["foreign objects", "redundant segment", "redundant segment"]
     assert report.ok
-    assert (report.segments, report.records, report.repaired) == (1, 3, [])
+    assert (report.segments, report.records, report.repaired) == (1, 4, [])
 
     report = setup.store.verify(REF, repair=True)
+    assert sorted(kinds(report)) == ["foreign objects", "orphan index"]
+    assert sorted(report.repaired) == sorted([first, source])
+    report = setup.store.verify(REF, repair=True)
     assert kinds(report) == ["foreign objects"]
-    assert sorted(report.repaired) == sorted([*bodies, orphan])
-    assert setup.keys(REF.prefix) == sorted([key, index, foreign])
+    assert report.repaired == [old_index]
+    assert setup.keys(f"{EVENTS}0") == [merged]
+    assert foreign in setup.keys(EVENTS)
     assert list(setup.store.records(REF)) == before
 
 

@@ -1,0 +1,189 @@
+"""What really happened in a schedule, kept beside the library, and what every answer must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from transcript_backends import Record, SegmentInfo, TranscriptRef
+from transcript_backends.keys import MarkerKey, SegmentKey, TranscriptKeys
+
+REF = TranscriptRef("t", "a", "s")
+NAMES = TranscriptKeys("", REF.prefix)
+
+
+class Violation(AssertionError):
+    """The library broke its contract."""
+
+
+class Delete:
+    """One call of delete: what was there when it began, and whether it may still take in what is appended."""
+
+    def __init__(self, there: set[Record]) -> None:
+        self.there = there
+        self.takes_in = True
+
+
+class Look:
+    """One look at the transcript, still going on: what it has to show, and what it must not show."""
+
+    def __init__(self, must: set[Record], keys: set[str], never: set[Record]) -> None:
+        self.must = must
+        self.keys = keys
+        self.never = never
+
+
+class Facts:
+    """The records by what must be true of them.
+
+    Attributes:
+        content: the records in each segment that stands in the store, compacted or not.
+        present: records that were stored or acknowledged, ever.
+        touched: those of them that a delete may have removed, and nobody has stored since deletes ended.
+        gone: those that a finished delete found at its beginning, and nobody has stored since.
+        keys: the body of each key that append_segment returned.
+        looks: the looks that are going on.
+    """
+
+    def __init__(self) -> None:
+        self.content: dict[str, list[Record]] = {}
+        self.present: set[Record] = set()
+        self.touched: set[Record] = set()
+        self.gone: set[Record] = set()
+        self.keys: dict[str, bytes] = {}
+        self.looks: list[Look] = []
+        self._by_line: dict[bytes, Record] = {}
+        self._deletes: list[Delete] = []
+        self._stored_keys: set[str] = set()
+        self._touched_keys: set[str] = set()
+        self._removing: set[str] = set()
+        self._overtaken: set[str] = set()
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def new_record(self, seq: int, writer_id: str, padding: int) -> Record:
+        line = b'{"n":%d,"w":"%s","p":"%s"}' % (seq, writer_id.encode(), b"." * padding)
+        return self._by_line.setdefault(line, Record(seq, writer_id, line))
+
+    def stored(self, key: str, body: bytes) -> None:
+        """An object has come into being."""
+        match NAMES.parse(key):
+            case SegmentKey(name):
+                records = self.content[key] = self.records_in(body)
+                if name.generation is None:
+                    self._stored_keys.add(key)
+                    self.present.update(records)
+                    self.gone.difference_update(records)
+                    for look in self.looks:
+                        look.never.difference_update(records)
+                    for delete in self._deletes:
+                        delete.there.difference_update(records)
+                    if any(delete.takes_in for delete in self._deletes):
+                        self._touch(records)
+                    elif not self._deletes and not self._overtaken:
+                        self.touched.difference_update(records)
+                        self._touched_keys.discard(key)
+            case MarkerKey(done=False):  # also one whose owner died long ago
+                self._touch(self._stored_records())
+
+    def removed(self, key: str) -> None:
+        self.content.pop(key, None)
+
+    def acknowledged(self, key: str, body: bytes) -> None:
+        """append_segment has returned."""
+        self.present.update(self.records_in(body))
+        self.keys[key] = body
+
+    def delete_begins(self) -> Delete:
+        self._deletes.append(Delete(self._stored_records()))
+        self._touch(self._deletes[-1].there)
+        return self._deletes[-1]
+
+    def delete_ends(self, delete: Delete, *, finished: bool) -> None:
+        self._deletes.remove(delete)
+        if finished:
+            self.gone.update(delete.there)
+            self._overtaken |= self._removing
+
+    def busy(self, actor: str, *, removing: bool) -> None:
+        """Keep who stands between its last look and a removal.
+
+        A removal that a whole delete overtakes also removes what is stored again under the same key after it: nothing
+        short of conditional deletes can help that, so it is no fault.
+        """
+        if removing:
+            self._removing.add(actor)
+        else:
+            self._removing.discard(actor)
+            self._overtaken.discard(actor)
+
+    def _touch(self, records: Iterable[Record]) -> None:
+        self.touched.update(records)
+        self._touched_keys |= self._stored_keys
+        for look in self.looks:
+            look.must.difference_update(records)
+            look.keys -= self._stored_keys
+
+    def records_in(self, body: bytes) -> list[Record]:
+        unknown = [line for line in body.splitlines() if line not in self._by_line]
+        if unknown:
+            raise Violation(f"lines nobody wrote: {unknown}")
+        return [self._by_line[line] for line in body.splitlines()]
+
+    def _stored_records(self) -> set[Record]:
+        return {record for records in self.content.values() for record in records}
+
+    # --- invariants ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def look(self) -> Iterator[Look]:
+        """What goes on inside is a look at the transcript."""
+        look = Look(self.present - self.touched, self.keys.keys() - self._touched_keys, set(self.gone))
+        self.looks.append(look)
+        try:
+            yield look
+        finally:
+            self.looks.remove(look)
+
+    def check_records(self, look: Look, found: Sequence[Record]) -> None:
+        if len(set(found)) < len(found):
+            _fail("shown twice", {each for each in found if found.count(each) > 1}, found)
+        if any(later[:2] < earlier[:2] for earlier, later in pairwise(found)):
+            _fail("out of order", [], found)
+        _fail_if("never written", set(found) - self.present, found)
+        _fail_if("lost", look.must - set(found), found)
+        _fail_if("deleted, and back", look.never & set(found), found)
+
+    def check_next_seq(self, look: Look, next_seq: int) -> None:
+        _fail_if(f"not below next_seq {next_seq}", {each for each in look.must if each.seq >= next_seq}, [])
+
+    def check_segments(self, look: Look, segments: Sequence[SegmentInfo]) -> None:
+        if [each.seq_start for each in segments] != sorted(each.seq_start for each in segments):
+            raise Violation(f"segments out of order: {segments}")
+        uncovered = {
+            record for record in look.must if not any(each.seq_start <= record.seq <= each.seq_end for each in segments)
+        }
+        _fail_if("in no listed segment", uncovered, [])
+
+    def check_segment(self, look: Look, key: str, body: bytes | None) -> None:
+        """``body`` is None where read_segment says there is no such segment."""
+        expected = self.keys[key]
+        records = set(self.records_in(expected))
+        if body is None:
+            if key in look.keys:
+                raise Violation(f"no longer readable: {key}")
+        elif body != expected:
+            raise Violation(f"{key} reads as {body!r}, not {expected!r}")
+        elif records <= look.never:
+            raise Violation(f"deleted, and readable: {key}")
+
+
+def _fail_if(what: str, records: Iterable[Record], found: Sequence[Record]) -> None:
+    if records:
+        _fail(what, records, found)
+
+
+def _fail(what: str, records: Iterable[Record], found: Sequence[Record]) -> None:
+    shown = " ".join(f"{each.seq}:{each.writer_id}" for each in found)
+    raise Violation(f"{what}: {' '.join(sorted(f'{each.seq}:{each.writer_id}' for each in records))}; read: {shown}")

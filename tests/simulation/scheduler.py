@@ -1,0 +1,278 @@
+"""Runs actors on one store in memory, one storage operation at a time, in an order and with faults that a seed decides."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from random import Random
+from typing import TypeVar
+
+from greenlet import GreenletExit, getcurrent, greenlet
+from simulation.facts import NAMES, REF, Delete, Facts, Violation
+
+from transcript_backends import ObjectTranscriptStore
+from transcript_backends.container import Container
+from transcript_backends.drivers.driver import Body, Failure, Meaning, PutMode
+from transcript_backends.drivers.memory import MemoryObjectStore
+from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
+from transcript_backends.keys import MarkerKey
+
+_T = TypeVar("_T")
+
+_MOST_STEPS = 6000  # a schedule that takes more is a livelock
+_EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class Fate(enum.Enum):
+    """What becomes of an operation."""
+
+    DONE = ""
+    FAILS = "fails"
+    ANSWER_LOST = "answer lost"
+    LATE = "times out, lands late"
+    DIES_BEFORE = "dies before"
+    DIES_AFTER = "dies after"
+    DIES_LATE = "dies, lands late"
+    CUT = "connection cut"
+
+
+_LOST = {Fate.ANSWER_LOST, Fate.LATE}
+_DEADLY = {Fate.DIES_AFTER, Fate.DIES_LATE}
+_IN_FLIGHT = {Fate.LATE, Fate.DIES_LATE}
+
+
+@dataclass
+class Weather:
+    """How often things go wrong: chances for each operation."""
+
+    failure: float = 0.0
+    death: float = 0.0
+    outage: float = 0.0
+
+
+class Actor:
+    """A process of its own, with its own store and clock. It is a `Clock` itself."""
+
+    def __init__(self, scheduler: Scheduler, name: str, work: Callable[[Actor], None]) -> None:
+        self.name = name
+        self.scheduler = scheduler
+        self.random = scheduler.random
+        self.facts = scheduler.facts
+        self.store = ObjectTranscriptStore(Container(ActorDriver(self), clock=self, parallel=1))
+        self.mortal = True
+        self.slow = self.random.random() < 0.25
+        self.dead = False
+        self.faults = 0
+        self.outage = 0
+        self.delete: Delete | None = None
+        self.next: tuple[str, str] = ("", "")
+        self._slept = 0.0
+        self.greenlet = greenlet(lambda: work(self))
+
+    def monotonic(self) -> float:
+        return self.scheduler.seconds + self._slept
+
+    def sleep(self, seconds: float) -> None:
+        self._slept += seconds
+
+    def jitter(self) -> float:
+        return self.random.random()
+
+    def wait(self, operation: str, key: str) -> Fate:
+        """Stand before an operation until the scheduler lets it go on."""
+        if self.dead:
+            raise GreenletExit  # the dead do nothing, whatever their code has in its finally clauses
+        assert getcurrent() is self.greenlet, "the library made a request from a thread; a simulation needs it sequential"
+        self.next = (operation, key)
+        fate: Fate = self.scheduler.greenlet.switch()
+        self.faults += fate is not Fate.DONE
+        return fate
+
+    def dies(self) -> None:
+        self.dead = True
+        self.facts.busy(self.name, removing=False)
+        if self.delete:
+            self.facts.delete_ends(self.delete, finished=False)
+            self.delete = None
+
+
+class ActorDriver(WrapperObjectStore):
+    """The store as one actor sees it."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__(actor.scheduler.memory)
+        self._actor = actor
+
+    def _around(self, operation: str, key: str, request: Callable[[], _T]) -> _T:
+        actor = self._actor
+        actor.facts.busy(actor.name, removing=operation == "delete")
+        fate = actor.wait(operation, key)
+        if fate is Fate.FAILS:
+            raise InjectedError(Meaning.TRY_AGAIN)
+        try:
+            if fate in _IN_FLIGHT:
+                actor.scheduler.late.append((f"{actor.name}'s late {operation}", key, request))
+            else:
+                answer = request()
+        except Exception:
+            if fate is Fate.DONE or fate is Fate.CUT:
+                raise
+        if fate in _DEADLY:
+            actor.dies()
+            raise GreenletExit
+        if fate in _LOST:
+            raise InjectedError(Meaning.TRY_AGAIN)
+        return answer if fate is Fate.DONE else _cut_short(answer)  # type: ignore[return-value, arg-type]
+
+    def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
+        if self._actor.delete and key.startswith(f"{NAMES.prefix}events/deleted-"):
+            self._actor.delete.takes_in = False
+
+        def store() -> str:
+            version = self.inner.put(key, body, mode=mode, metadata=metadata)
+            self._actor.facts.stored(key, body)
+            return version
+
+        return self._around("put", key, store)
+
+    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        failed: dict[str, Exception] = {}
+        for key in self._actor.random.sample(keys, len(keys)):
+            if self._actor.delete and not isinstance(NAMES.parse(key), MarkerKey):
+                self._actor.delete.takes_in = False
+            try:
+                self._around("delete", key, lambda: self._remove(key))
+            except InjectedError as error:
+                if self._actor.random.random() < 0.5:
+                    raise
+                failed[key] = error
+        return failed
+
+    def _remove(self, key: str) -> None:
+        self.inner.delete_many([key])
+        self._actor.facts.removed(key)
+
+    def classify(self, error: Exception) -> Failure | None:
+        return Failure(error.meaning, "injected") if isinstance(error, InjectedError) else super().classify(error)
+
+
+def _cut_short(body: Body) -> Body:
+    """A body that breaks off."""
+    received = body.stream.read(1 << 20)
+    pieces = iter([received[: len(received) // 2]])
+
+    class Stream:
+        def read(self, size: int, /) -> bytes:
+            piece = next(pieces, b"")
+            if not piece:
+                raise InjectedError(Meaning.TRY_AGAIN)
+            return piece
+
+        def close(self) -> None:
+            pass
+
+    return body._replace(stream=Stream())
+
+
+class Scheduler:
+    """One schedule."""
+
+    def __init__(self, random: Random, page_size: int, weather: Weather) -> None:
+        self.random = random
+        self.weather = weather
+        self.facts = Facts()
+        self.seconds = 0.0
+        self.memory = MemoryObjectStore(page_size=page_size, now=lambda: _EPOCH + timedelta(seconds=int(self.seconds)))
+        self.actors: list[Actor] = []
+        self.late: list[tuple[str, str, Callable[[], object]]] = []
+        self.trace: list[tuple[float, str, str, str, Fate]] = []
+        self.greenlet = getcurrent()
+
+    def start(self, name: str, work: Callable[[Actor], None]) -> Actor:
+        actor = Actor(self, name, work)
+        self.actors.append(actor)
+        self._go_on(actor)
+        return actor
+
+    def step(self) -> None:
+        """One operation of one actor; sometimes of one that is long gone."""
+        if len(self.trace) > _MOST_STEPS:
+            raise Violation(f"no end after {_MOST_STEPS} steps: {[each.name for each in self.actors]}")
+        self.seconds += self.random.random() * 0.5
+        if self.late and self.random.random() < 0.05:
+            self.land(self.random.randrange(len(self.late)))
+            return
+        actor = self.random.choice(self.actors)
+        if actor.slow and self.random.random() < 0.7:
+            actor = self.random.choice(self.actors)
+        for _ in range(self.random.choice((1, 1, 1, 6))):
+            fate = self._fate(actor)
+            self.trace.append((self.seconds, actor.name, *actor.next, fate))
+            if fate is Fate.DIES_BEFORE:
+                self.kill(actor)
+            else:
+                self._go_on(actor, fate)
+            if actor not in self.actors:
+                break
+
+    def run_out(self, weather: Weather | None = None) -> None:
+        """Let everybody come to an end; undisturbed, if no weather is given."""
+        self.weather = weather or Weather()
+        while self.actors:
+            self.step()
+
+    def land(self, index: int) -> None:
+        """A request that was in flight reaches the store."""
+        name, key, request = self.late.pop(index)
+        self.trace.append((self.seconds, name, "", key, Fate.DONE))
+        try:
+            request()
+        except Exception as error:
+            if isinstance(error, Violation) or self.memory.classify(error) is None:
+                raise
+
+    def pass_hours(self) -> None:
+        """More than an hour goes by, for all clocks: unless somebody reads, since no listing and no request takes that long."""
+        if not self.facts.looks:
+            while self.late:
+                self.land(0)
+            self.seconds += 3700
+            for actor in self.actors:
+                actor.faults += 1  # its deadlines are over
+            self.trace.append((self.seconds, "an hour passes", "", "", Fate.DONE))
+
+    def kill(self, actor: Actor) -> None:
+        actor.dies()
+        actor.greenlet.throw(GreenletExit)
+        self.actors.remove(actor)
+
+    def story(self) -> str:
+        """All that happened, a line for each step."""
+        return "\n".join(
+            f"{number:5} {seconds:8.1f} s  {name:24} {operation:9} {key.removeprefix(REF.prefix):60} {fate.value}".rstrip()
+            for number, (seconds, name, operation, key, fate) in enumerate(self.trace)
+        )
+
+    def _go_on(self, actor: Actor, *fate: Fate) -> None:
+        actor.greenlet.switch(*fate)
+        if actor.greenlet.dead:
+            self.facts.busy(actor.name, removing=False)
+            self.actors.remove(actor)
+
+    def _fate(self, actor: Actor) -> Fate:
+        weather, operation = self.weather, actor.next[0]
+        if actor.outage:
+            actor.outage -= 1
+            return self.random.choice((Fate.FAILS, Fate.ANSWER_LOST))
+        chance = self.random.random()
+        if chance < weather.death and actor.mortal:
+            fates = [Fate.DIES_BEFORE, Fate.DIES_AFTER] + [Fate.DIES_LATE] * (operation == "put")
+            return self.random.choice(fates)
+        if chance > 1 - weather.failure:
+            fates = [Fate.FAILS, Fate.ANSWER_LOST] + [Fate.LATE] * (operation == "put") + [Fate.CUT] * (operation == "get")
+            return self.random.choice(fates)
+        if self.random.random() < weather.outage:
+            actor.outage = self.random.randint(10, 25)
+        return Fate.DONE

@@ -1,0 +1,255 @@
+"""The actors, and the two shapes of schedules: a general mix, and torn listings (readers against compactors)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from random import Random
+
+from simulation.facts import REF, Violation
+from simulation.scheduler import Actor, Scheduler, Weather
+
+from transcript_backends import (
+    CompactionPolicy,
+    PartialDeleteError,
+    Record,
+    SegmentNotFoundError,
+    StoreUnavailableError,
+)
+
+BATCH = 100
+
+
+class FailedSchedule(Exception):
+    """What went wrong, and the story of how."""
+
+    def __init__(self, seed: int, error: Exception, story: str) -> None:
+        self.reason = f"seed {seed}: {type(error).__name__}: {error}"
+        super().__init__(f"{story}\n{self.reason}\nreplay: cd tests && ../.venv/bin/python -m simulation {seed}")
+
+
+def run(seed: int) -> Scheduler:
+    """Run one schedule: even seeds a general mix, odd ones torn listings."""
+    random = Random(seed)
+    weather = random.choice((Weather(), Weather(0.02, 0.015, 0.001), Weather(0.08, 0.03, 0.004)))
+    scheduler = Scheduler(random, random.choice((2, 2, 3)), weather)
+    try:
+        (_torn if seed % 2 else _general)(scheduler)
+        for work in (_read, _compact_fully, _read, _read_more_keys):
+            scheduler.start("last", work)
+            scheduler.run_out()
+    except Exception as error:
+        raise FailedSchedule(seed, error, scheduler.story()) from error
+    finally:
+        for actor in list(scheduler.actors):
+            scheduler.kill(actor)
+    return scheduler
+
+
+def run_batch(seeds: range) -> tuple[int, int, list[str]]:
+    """Run some schedules; gives how many there were, how many steps they took, and what failed."""
+    steps, failed = 0, []
+    for seed in seeds:
+        try:
+            steps += len(run(seed).trace)
+        except FailedSchedule as failure:
+            failed.append(failure.reason)
+    return len(seeds), steps, failed
+
+
+def run_batches(seeds: range, processes: int) -> Iterator[tuple[int, int, list[str]]]:
+    """The same for many, batch by batch, on several cores."""
+    batches = [seeds[first : first + BATCH] for first in range(0, len(seeds), BATCH)]
+    with ProcessPoolExecutor(processes, get_context("spawn"), logging.disable) as pool:
+        yield from pool.map(run_batch, batches)
+
+
+def _general(scheduler: Scheduler) -> None:
+    random = scheduler.random
+    started = 0
+    deletes = random.choice((0, 1, 3, 10))
+    works: list[Callable[[Actor], None]] = [_write] * 9 + [_compact] * 9 + [_read] * 6
+    works += [_read_keys] * 3 + [_ask] * 2 + [_repair] + [_repeat] * 2 + [_delete] * deletes
+    for _ in range(random.randint(40, 140)):
+        if not scheduler.actors or (len(scheduler.actors) < 6 and random.random() < 0.3):
+            work = random.choice(works) if started > 1 else _write
+            scheduler.start(f"{work.__name__.strip('_')} {started}", work)
+            started += 1
+        if random.random() < 0.01:
+            scheduler.pass_hours()
+        if scheduler.actors:
+            scheduler.step()
+    scheduler.run_out()
+    while scheduler.late:
+        scheduler.land(random.randrange(len(scheduler.late)))
+
+
+def _torn(scheduler: Scheduler) -> None:
+    weather = scheduler.weather
+    for number in range(scheduler.random.randint(5, 9)):
+        scheduler.start(f"w{number}", lambda actor: _append(actor, [_new(actor, int(actor.name[1:]))]))
+        scheduler.run_out()
+    for number in range(6):
+        if number < 2:
+            scheduler.start(f"read {number}", _read).slow = True
+        else:
+            scheduler.start(f"compact {number}", _compact)
+    scheduler.run_out(weather)
+
+
+# --- what actors do ---------------------------------------------------------------------------------------------------
+
+
+def _write(actor: Actor) -> None:
+    """Append some segments; now and then once more, or as another program would have cut them."""
+    with actor.facts.look() as look:
+        try:
+            seq = actor.store.next_seq(REF)
+        except StoreUnavailableError:
+            return _excuse(actor)
+        actor.facts.check_next_seq(look, seq)
+    done: list[Record] = []
+    for _ in range(actor.random.randint(1, 4)):
+        records = [_new(actor, seq + number) for number in range(actor.random.randint(1, 2))]
+        if not _append(actor, records):
+            return None
+        done += records
+        seq += len(records)
+        chance = actor.random.random()
+        if chance < 0.1:
+            _append(actor, records)
+        elif chance < 0.2 and len(done) > 1:
+            first = actor.random.randrange(len(done) - 1)
+            _append(actor, done[first : first + actor.random.randint(1, 3)])
+    return None
+
+
+def _repeat(actor: Actor) -> None:
+    """A writer that never got to know that it was done, days ago."""
+    if actor.facts.keys:
+        _append(actor, actor.facts.records_in(actor.random.choice(list(actor.facts.keys.values()))))
+
+
+def _new(actor: Actor, seq: int) -> Record:
+    writer_id = actor.name.replace("write ", "w")
+    return actor.facts.new_record(seq, writer_id, actor.random.choice((0, 0, 0, 50)))
+
+
+def _append(actor: Actor, records: list[Record]) -> bool:
+    body = b"".join(each.line + b"\n" for each in records)
+    for _ in range(3):
+        actor.faults = 0
+        try:
+            key = actor.store.append_segment(REF, records[0].seq, records[-1].seq, records[0].writer_id, body)
+        except StoreUnavailableError:
+            _excuse(actor)
+        else:
+            actor.facts.acknowledged(key, body)
+            return True
+    return False
+
+
+def _read(actor: Actor) -> None:
+    for _ in range(actor.random.randint(1, 2)):
+        with actor.facts.look() as look:
+            actor.faults = 0
+            try:
+                found = list(actor.store.records(REF))
+            except StoreUnavailableError:
+                return _excuse(actor)
+            actor.facts.check_records(look, found)
+    return None
+
+
+def _read_keys(actor: Actor) -> None:
+    _read_these(actor, 2)
+
+
+def _read_more_keys(actor: Actor) -> None:
+    _read_these(actor, 6)
+
+
+def _read_these(actor: Actor, count: int) -> None:
+    for key in actor.random.sample(sorted(actor.facts.keys), min(count, len(actor.facts.keys))):
+        with actor.facts.look() as look:
+            actor.faults = 0
+            body: bytes | None = None
+            try:
+                with actor.store.read_segment(key) as stream:
+                    body = stream.read()
+            except SegmentNotFoundError:
+                pass
+            except StoreUnavailableError:
+                return _excuse(actor)
+            actor.facts.check_segment(look, key, body)
+    return None
+
+
+def _ask(actor: Actor) -> None:
+    with actor.facts.look() as look:
+        actor.faults = 0
+        try:
+            if actor.random.random() < 0.5:
+                actor.facts.check_next_seq(look, actor.store.next_seq(REF))
+            else:
+                actor.facts.check_segments(look, actor.store.list_segments(REF))
+        except StoreUnavailableError:
+            _excuse(actor)
+
+
+def _compact(actor: Actor) -> None:
+    for _ in range(actor.random.randint(1, 3)):
+        _compact_by(
+            actor,
+            CompactionPolicy(
+                min_segments=actor.random.choice((2, 2, 3, 4)),
+                target_bytes=actor.random.choice((150, 400, 1 << 25, 1 << 25)),
+                full=actor.random.random() < 0.3,
+            ),
+        )
+
+
+def _compact_fully(actor: Actor) -> None:
+    _compact_by(actor, CompactionPolicy(full=True))
+
+
+def _compact_by(actor: Actor, policy: CompactionPolicy) -> None:
+    actor.faults = 0
+    try:
+        actor.store.compact(REF, policy)
+    except StoreUnavailableError:
+        _excuse(actor)
+
+
+def _repair(actor: Actor) -> None:
+    actor.faults = 0
+    try:
+        actor.store.verify(REF, repair=True)
+    except StoreUnavailableError:
+        _excuse(actor)
+
+
+def _delete(actor: Actor) -> None:
+    for _ in range(3):
+        actor.faults = 0
+        actor.delete = delete = actor.facts.delete_begins()
+        finished = False
+        try:
+            actor.store.delete(REF)
+            finished = True
+        except PartialDeleteError:
+            pass
+        except StoreUnavailableError:
+            _excuse(actor)
+        actor.delete = None
+        actor.facts.delete_ends(delete, finished=finished)
+        if finished:
+            return
+
+
+def _excuse(actor: Actor) -> None:
+    """The store may be called unavailable where it was."""
+    if not actor.faults:
+        raise Violation(f"{actor.name} was told that the store is unavailable, which it was not")

@@ -1,0 +1,191 @@
+"""Each rule of the protocol, broken: a simulation that does not notice proves nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from simulation.schedules import FailedSchedule, run
+
+from transcript_backends import compaction, listing, reading
+from transcript_backends.compaction import _Compactor, _StopError
+from transcript_backends.container import Container
+from transcript_backends.errors import SegmentConflictError
+from transcript_backends.index import SegmentIndex
+from transcript_backends.keys import EVENTS, INDEX, TranscriptKeys
+from transcript_backends.listing import Listing, stable_listing
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+_MUTATIONS: dict[str, tuple[Mutation, int]] = {}
+
+_look_again, _write_index, _remove_sources = _Compactor._look_again, _Compactor._write_index, _Compactor._remove_sources
+
+
+def mutation(*, within: int) -> Callable[[Mutation], Mutation]:
+    """A mutation that so many schedules must catch."""
+
+    def register(apply: Mutation) -> Mutation:
+        _MUTATIONS[apply.__name__] = (apply, within)
+        return apply
+
+    return register
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _sources(self: Any, index: SegmentIndex) -> list[str]:
+    own = self._names.segment(*index.name)
+    return [key for source in index.sources if (key := self._names.segment(*source.name)) != own]
+
+
+# --- compaction -------------------------------------------------------------------------------------------------------
+
+
+@mutation(within=50)
+def sources_go_before_the_segment_is_written(patch: pytest.MonkeyPatch) -> None:
+    def write_index(self: Any, index: SegmentIndex) -> None:
+        _write_index(self, index)
+        self._remove(_sources(self, index))
+
+    patch.setattr(_Compactor, "_write_index", write_index)
+
+
+@mutation(within=50)
+def no_index_is_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Compactor, "_write_index", lambda self, index: None)
+    patch.setattr(_Compactor, "_look_again", lambda self, *_: stable_listing(self._container, self._names))
+
+
+@mutation(within=1000)
+def the_segment_is_written_before_its_index(patch: pytest.MonkeyPatch) -> None:
+    def look_again(self: Any, key: str, index: SegmentIndex, began: float) -> Listing:
+        _write_index(self, index)
+        return _look_again(self, key, index, began)
+
+    patch.setattr(_Compactor, "_write_index", lambda self, index: None)
+    patch.setattr(_Compactor, "_look_again", look_again)
+
+
+@mutation(within=1000)
+def an_output_goes_because_its_sources_are_gone(patch: pytest.MonkeyPatch) -> None:
+    def look_again(self: Any, key: str, index: SegmentIndex, began: float) -> Listing:
+        if not all(self._container.exists(each) for each in _sources(self, index)):
+            self._remove([key, self._names.index(index.name)])
+            raise _StopError
+        return _look_again(self, key, index, began)
+
+    patch.setattr(_Compactor, "_look_again", look_again)
+
+
+@mutation(within=1000)
+def indexes_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
+    def remove_sources(self: Any, again: Listing, run: Any, key: str) -> None:
+        _remove_sources(self, again, run, key)
+        self._remove([self._names.index(each.name) for each in run if each.key != key and each.name.generation is not None])
+
+    patch.setattr(_Compactor, "_remove_sources", remove_sources)
+
+
+@mutation(within=1000)
+def containment_is_judged_by_range(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        _Compactor,
+        "_may_replace",
+        lambda self, larger, segment: (
+            larger.key != segment.key and larger.seq_start <= segment.seq_start and larger.seq_end >= segment.seq_end
+        ),
+    )
+    patch.setattr(_Compactor, "_holds", lambda self, larger, segment: True)
+
+
+@mutation(within=1000)
+def compaction_starts_while_a_delete_runs(patch: pytest.MonkeyPatch) -> None:
+    def careless(*arguments: Any) -> Listing:
+        listed = stable_listing(*arguments)
+        listed.markers = [each for each in listed.markers if each.done]
+        return listed
+
+    patch.setattr(compaction, "stable_listing", careless)
+
+
+# --- listing and reading ----------------------------------------------------------------------------------------------
+
+
+@mutation(within=1000)
+def listings_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(listing, "_explained", lambda *_: True)
+
+
+@mutation(within=1000)
+def indexes_are_listed_before_segments(patch: pytest.MonkeyPatch) -> None:
+    def list_once(container: Container, names: TranscriptKeys, **_: bool) -> Listing:
+        return Listing(names, [*container.list(names.prefix + INDEX), *container.list(names.prefix + EVENTS)])
+
+    patch.setattr(listing, "list_once", list_once)
+
+
+@mutation(within=1000)
+def next_seq_is_read_from_segments_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Listing, "next_seq", property(lambda self: max((each.seq_end for each in self.segments), default=-1) + 1))
+
+
+@mutation(within=200)
+def a_reader_stops_at_a_vanished_segment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reading, "_PATIENCE", 1)
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+@mutation(within=2000)
+def an_older_generation_is_shown(patch: pytest.MonkeyPatch) -> None:
+    init = Listing.__init__
+
+    def show_dead(self: Listing, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.segments = sorted([*self.segments, *self.dead], key=lambda each: each[1:4])
+        self.dead = []
+
+    patch.setattr(Listing, "__init__", show_dead)
+
+
+# --- lost answers -----------------------------------------------------------------------------------------------------
+
+
+@mutation(within=50)
+def a_lost_answer_counts_as_success(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Container, "_stored_after_all", lambda *_: True)
+
+
+@mutation(within=50)
+def a_taken_key_counts_as_a_conflict(patch: pytest.MonkeyPatch) -> None:
+    def holds(self: Container, key: str, *_: object) -> bool:
+        if self.exists(key):
+            raise SegmentConflictError(key)
+        return False
+
+    patch.setattr(Container, "_holds", holds)
+
+
+def schedules_until_caught(name: str, most: int) -> tuple[int, str] | None:
+    """How many schedules a mutation survives, and what it fails with."""
+    with pytest.MonkeyPatch.context() as patch:
+        _MUTATIONS[name][0](patch)
+        for seed in range(most):
+            try:
+                run(seed)
+            except FailedSchedule as failure:
+                return seed + 1, failure.reason
+    return None
+
+
+@pytest.mark.parametrize("name", _MUTATIONS)
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    assert schedules_until_caught(name, _MUTATIONS[name][1])
