@@ -16,11 +16,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import BinaryIO, cast
 
-from transcript_backends import errors, keys
+from transcript_backends import errors
 from transcript_backends.container import Container
 from transcript_backends.index import SegmentIndex, Source, build
 from transcript_backends.keys import TranscriptKeys
-from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
+from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.planning import held_back, next_run
 from transcript_backends.reading import distinct, merge, overlap, plain_records
 from transcript_backends.records import Record, is_object
@@ -122,9 +122,10 @@ class _Compactor:
             and now is not None
             and now - info.created_at > _ABANDONED
         }
-        if old:  # another may have removed one meanwhile, and a third have written it anew
-            present = Listing(self._names, self._container.list(self._names.prefix + keys.INDEX)).indexes
-            self._remove([info.key for name, info in old.items() if present.get(name) == info])
+        if old:  # a segment may have come back meanwhile, by a put that landed late or by another compactor
+            again = list_once(self._container, self._names)
+            still = {name for name in again.indexes_without_segment if again.indexes[name] == old.get(name)}
+            self._remove([info.key for name, info in old.items() if name in still])
 
     def _finish(self) -> list[SegmentInfo]:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""

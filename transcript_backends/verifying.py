@@ -130,7 +130,9 @@ def _left_over(listing: Listing, indexes: Indexes, names: TranscriptKeys) -> Ite
         )
     for name in sorted(name for name in listing.indexes if name not in {each.name for each in listing.segments}):
         yield Problem(
-            "orphan index", listing.indexes[name].key, "its segment was merged further; it goes when it is an hour old"
+            "orphan index",
+            listing.indexes[name].key,
+            "its segment was merged further, and it goes when it is an hour old; or it was never written",
         )
     for key in sorted(indexes.superseded(listing)):
         yield Problem("redundant segment", key, "its records are in a compacted segment; the next compaction removes it")
