@@ -34,7 +34,7 @@ Kind = Literal[
     "not removed",
 ]
 
-_PATIENCE = 10  # times that compactions may move what is being looked at
+_PATIENCE = 100  # times that compactions may move what is being looked at
 _HARMLESS = frozenset({"gap", "overlap", "redundant segment", "orphan index", "dead generation", "foreign objects"})
 
 
@@ -91,9 +91,9 @@ def verify(container: Container, names: TranscriptKeys, *, repair: bool) -> Veri
     for patience in reversed(range(_PATIENCE)):
         try:
             segments, records, problems = _inspect(container, names)
-        except errors.SegmentNotFoundError:  # a compaction has moved it: look again
+        except errors.SegmentNotFoundError as error:  # a compaction has moved it: look again
             if not patience:
-                raise
+                raise errors.StoreUnavailableError(f"{names.prefix!r} is being compacted faster than it can be read") from error
         else:
             break
     return VerifyReport(len(segments), records, sum(each.size for each in segments), [*not_removed, *problems], repaired)
