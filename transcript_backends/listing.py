@@ -59,6 +59,7 @@ class Listing:
 
     Attributes:
         segments: what is alive, by (seq_start, seq_end, writer_id, key).
+        compacted: the compacted ones among them.
         dead: compacted segments of an older generation: left by a compaction that a delete overtook.
         indexes: the segment indexes, by the name of their segment.
         payloads: offloaded payloads.
@@ -91,12 +92,8 @@ class Listing:
             (each for each in found if each.name.generation in alive),
             key=lambda each: (each.seq_start, each.seq_end, each.writer_id, each.key),
         )
+        self.compacted = [each for each in self.segments if each.name.generation is not None]
         self.dead = [each for each in found if each.name.generation not in alive]
-
-    @property
-    def compacted(self) -> list[SegmentInfo]:
-        """The compacted segments among those alive."""
-        return [each for each in self.segments if each.name.generation is not None]
 
     @property
     def indexes_without_segment(self) -> set[SegmentName]:

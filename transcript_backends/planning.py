@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from transcript_backends.listing import Listing, SegmentInfo
@@ -38,15 +38,24 @@ def next_run(
     stretches = [list(group) for is_usable, group in groupby(segments, usable) if is_usable]
     if policy.full:
         return next((run for stretch in stretches for run in _cut(stretch, policy.target_bytes) if len(run) > 1), None)
-    for most in _caps(stretches):
-        for stretch in stretches:
-            for is_small, group in groupby(stretch, lambda each: each.size <= most):
-                run = list(group)
-                if is_small and _is_worth_it([each.size for each in run], policy.min_segments):
-                    part = _first_part(run, policy)
-                    if part:
-                        return part
+    even = (stretch for stretch in stretches if _is_even([each.size for each in stretch]))
+    smaller = (
+        run
+        for most in _caps(stretches)
+        for stretch in stretches
+        for is_small, group in groupby(stretch, lambda each: each.size <= most)
+        if is_small and (run := list(group))
+    )
+    for run in chain(even, smaller):
+        if _is_worth_it([each.size for each in run], policy.min_segments) and (part := _first_part(run, policy)):
+            return part
     return None
+
+
+def _is_even(sizes: Sequence[int]) -> bool:
+    """Whether most are of similar size as the largest: then all are merged at once, not the small ones first."""
+    largest = max(sizes)
+    return 2 * sum(each * _SIMILAR > largest for each in sizes) >= len(sizes)
 
 
 def _is_worth_it(sizes: Sequence[int], min_segments: int) -> bool:

@@ -734,3 +734,22 @@ def test_what_another_program_merged_is_merged_once_its_sources_are_gone():
     before = seen(setup)
     assert setup.store.compact(REF, FULL).left == []
     check_clean(setup, before)
+
+
+def test_a_large_compaction_is_one_pass_and_looks_at_names_about_once():
+    setup = one_by_one()
+    for seq in range(3000):
+        setup.memory.put(f"{EVENTS}{seq}-{seq}-w{seq % 5}.jsonl", line(seq) + b"\n" * (seq % 2), mode="create", metadata={})
+    calls = 0
+    property_ = SegmentName.generation
+
+    def counted(name):
+        nonlocal calls
+        calls += 1
+        return property_.fget(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentName, "generation", property(counted))
+        result = setup.store.compact(REF)
+    assert (result.segments_before, result.segments_after, len(result.merged)) == (3000, 1, 1)
+    assert calls < 20 * 3000  # not a multiple of the square
