@@ -1,4 +1,4 @@
-"""Merging small segments into large ones, so that no reader notices and nothing is lost (section 6 of the design).
+"""Merging small segments into large ones, so that no reader notices and nothing is lost (docs/storage-contract.md).
 
 Any number of compactors may run at once, crash anywhere, and meet writers, readers and deletes; there is no lock. The
 order of steps is what makes it safe: index, segment, look again, remove the sources.

@@ -1,4 +1,4 @@
-"""Deleting a transcript so that nothing of it comes back, whatever else is running (section 9 of the design)."""
+"""Deleting a transcript so that nothing of it comes back, whatever else is running (docs/storage-contract.md)."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import pty
 import signal
@@ -8,7 +9,7 @@ from contextlib import suppress
 import pytest
 from click.testing import CliRunner
 
-from transcript_backends import TranscriptRef, open_store
+from transcript_backends import ObjectTranscriptStore, StoreUnavailableError, TranscriptRef, open_store
 from transcript_backends.cli.app import program
 
 COMMAND = [sys.executable, "-W", "error", "-m", "transcript_backends.cli"]
@@ -118,3 +119,23 @@ def closed_pipe():
     os.close(reading)
     yield writing
     os.close(writing)
+
+
+@pytest.fixture
+def failing_after():
+    """A context in which the store is gone after so many segments."""
+
+    @contextlib.contextmanager
+    def failing_after(segments):
+        real, remaining = ObjectTranscriptStore.append_segment, iter(range(segments))
+
+        def append_segment(*args):
+            if next(remaining, None) is None:
+                raise StoreUnavailableError("gone")
+            return real(*args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ObjectTranscriptStore, "append_segment", append_segment)
+            yield
+
+    return failing_after

@@ -296,9 +296,9 @@ def test_importing_again_after_a_compaction_does_nothing(invoke, write, records)
 
 
 @pytest.mark.parametrize("there", [1, 20, 59])
-def test_an_import_cut_short_and_compacted_goes_on_without_repeat_or_miss(invoke, write, records, there):
+def test_an_import_cut_short_and_compacted_goes_on_without_repeat_or_miss(invoke, write, records, there, failing_after):
     path = write(CONTENT)
-    _import_in_part(invoke, path, there)
+    _import_in_part(invoke, failing_after, path, there)
     invoke("append", "demo/a/other", stdin=b"{}\n")
     invoke("compact", "--full", "--all")
     result = json.loads(invoke("import", "--json", path, "demo/a/s").stdout)
@@ -336,24 +336,18 @@ def test_an_import_whose_beginning_is_gone_is_a_conflict_after_a_compaction_too(
     assert "whose beginning is gone" in invoke("import", path, "demo/a/s", code=4).stderr
 
 
-def test_beside_a_segment_merged_by_another_program_an_earlier_run_is_found_too(invoke, write, records, tmp_path):
+def test_beside_a_segment_merged_by_another_program_an_earlier_run_is_found_too(
+    invoke, write, records, tmp_path, failing_after
+):
     path = write(CONTENT)
-    _import_in_part(invoke, path, 20)
+    _import_in_part(invoke, failing_after, path, 20)
     foreign = tmp_path / "store/demo/a/s/events/0000000000000000100-0000000000000000101-compacted.jsonl"
     foreign.write_bytes(b'{"id":"a"}\n{"id":"b"}\n')
     assert json.loads(invoke("import", "--json", path, "demo/a/s").stdout)["already"] == 20
     assert records("demo/a/s")[:60] == list(enumerate(CONTENT.splitlines()))
 
 
-def _import_in_part(invoke, path, segments):
+def _import_in_part(invoke, failing_after, path, segments):
     """An import of single lines that dies after so many."""
-    real, remaining = ObjectTranscriptStore.append_segment, iter(range(segments))
-
-    def append_segment(*args):
-        if next(remaining, None) is None:
-            raise StoreUnavailableError("gone")
-        return real(*args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ObjectTranscriptStore, "append_segment", append_segment)
+    with failing_after(segments):
         invoke("import", "--segment-lines", 1, path, "demo/a/s", code=6)

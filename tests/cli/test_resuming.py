@@ -1,11 +1,10 @@
-import contextlib
 import os
 import signal
 import time
 
 import pytest
 
-from transcript_backends import ObjectTranscriptStore, StoreUnavailableError, TranscriptRef
+from transcript_backends import TranscriptRef
 
 REF = "demo/agent/s1"
 CONTENT = b"".join(b'{"n":%d,"text":"%s"}\n' % (n, b"x" * (n % 300)) for n in range(4000))
@@ -70,9 +69,9 @@ def test_an_import_from_standard_input_or_other_files_with_the_same_lines_goes_o
     _all_there_once(records)
 
 
-def test_records_appended_between_the_runs_stay_and_the_import_keeps_its_place(invoke, write, records):
+def test_records_appended_between_the_runs_stay_and_the_import_keeps_its_place(invoke, write, records, failing_after):
     path = write(b'{"a":0}\n{"a":1}\n{"a":2}\n')
-    with _failing_after(1):
+    with failing_after(1):
         result = invoke("import", "--segment-lines", 1, path, "demo/s", code=6)
     assert result.stderr == "transcripts: error: gone; 1 of 3 lines are stored; run the same command again to go on\n"
     invoke("append", "demo/s", stdin=b'{"b":1}\n')
@@ -80,8 +79,8 @@ def test_records_appended_between_the_runs_stay_and_the_import_keeps_its_place(i
     assert sorted(records("demo/s")) == [(0, b'{"a":0}'), (1, b'{"a":1}'), (1, b'{"b":1}'), (2, b'{"a":2}')]
 
 
-def test_an_append_cut_short_says_how_much_is_stored(invoke):
-    with _failing_after(1):
+def test_an_append_cut_short_says_how_much_is_stored(invoke, failing_after):
+    with failing_after(1):
         result = invoke("append", "--segment-lines", 2, "demo/a/s", stdin=b"{}\n" * 5, code=6)
     assert "gone; 2 of 5 lines are stored; see with 'transcripts ls demo/a/s' what is there" in result.stderr
 
@@ -95,18 +94,3 @@ def test_an_import_whose_beginning_is_gone_is_a_conflict(invoke, store, write, t
     invoke("rm", "demo/a/s")
     invoke("import", path, "demo/a/s")
     assert invoke("cat", "demo/a/s").stdout == '{"a":0}\n{"a":1}\n{"a":2}\n'
-
-
-@contextlib.contextmanager
-def _failing_after(segments):
-    """A store that is gone after so many segments."""
-    real, remaining = ObjectTranscriptStore.append_segment, iter(range(segments))
-
-    def append_segment(*args):
-        if next(remaining, None) is None:
-            raise StoreUnavailableError("gone")
-        return real(*args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ObjectTranscriptStore, "append_segment", append_segment)
-        yield
