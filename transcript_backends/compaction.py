@@ -22,7 +22,7 @@ from transcript_backends.index import SegmentIndex, Source, build
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.planning import held_back, next_run
-from transcript_backends.reading import distinct, merge, overlap, plain_records
+from transcript_backends.reading import distinct, merge, opener, overlap, plain_records
 from transcript_backends.records import Record, is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
 
@@ -164,7 +164,7 @@ class _Compactor:
             return False
 
     def _records(self, segments: Sequence[SegmentInfo], start_seq: int = 0) -> Iterator[Record]:
-        return merge(segments, self._indexes, lambda each, start: self._container.open(each.key, start=start), start_seq)
+        return merge(segments, self._indexes, opener(self._container), start_seq)
 
     def _excluded(self, current: Sequence[SegmentInfo]) -> set[str]:
         """The keys of segments that can't be merged now: too young, or merged by others and still beside their sources."""

@@ -27,6 +27,11 @@ Open = Callable[[SegmentInfo, int], BinaryIO]
 """Opens a segment from a byte offset on."""
 
 
+def opener(container: Container) -> Open:
+    """Opens the segments of a container."""
+    return lambda segment, start: container.open(segment.key, start=start)
+
+
 class Plan(NamedTuple):
     """What to read: the segments by seq, and the indexes of the compacted ones."""
 
@@ -84,9 +89,7 @@ def _resuming(
         chosen = [
             each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
         ]
-        with closing(
-            merge(chosen, plan.indexes, lambda each, start: container.open(each.key, start=start), start_seq, plan.segments)
-        ) as merged:
+        with closing(merge(chosen, plan.indexes, opener(container), start_seq, plan.segments)) as merged:
             try:
                 wanted = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
                 yield from filter(given.is_new, (each for each in wanted if each.seq >= start_seq))

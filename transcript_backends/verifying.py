@@ -14,7 +14,7 @@ from transcript_backends.deletion import finish_abandoned_deletes
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
-from transcript_backends.reading import merge, readable
+from transcript_backends.reading import merge, opener, readable
 from transcript_backends.records import MAX_LINE_BYTES, is_object
 
 Kind = Literal[
@@ -128,7 +128,7 @@ def _left_over(listing: Listing, indexes: Indexes, names: TranscriptKeys) -> Ite
         yield Problem(
             "dead generation", segment.key, "a delete overtook its compaction; nobody reads it, the next compaction removes it"
         )
-    for name in sorted(name for name in listing.indexes if name not in {each.name for each in listing.segments}):
+    for name in sorted(listing.indexes.keys() - {each.name for each in listing.segments}):
         yield Problem(
             "orphan index",
             listing.indexes[name].key,
@@ -184,7 +184,7 @@ def _check_records(
     count, expected, shared = 0, None, 0
     last: tuple[int, str] | None = None
     lines: set[bytes] = set()
-    for record in merge(segments, indexes, lambda each, start: container.open(each.key, start=start)):
+    for record in merge(segments, indexes, opener(container)):
         identity = record[:2]
         if identity == last:
             if record.line in lines:
