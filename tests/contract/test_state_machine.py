@@ -113,6 +113,7 @@ def test_a_random_program_reads_what_it_wrote(
         stateful_step_count=25,
         deadline=None,
         database=None,
+        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=few)
