@@ -6,27 +6,30 @@ order of steps is what makes it safe: index, segment, look again, remove the sou
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from typing import BinaryIO, cast
+from itertools import chain
+from typing import BinaryIO, NamedTuple, cast
 
 from transcript_backends import errors
 from transcript_backends.container import Container
 from transcript_backends.index import SegmentIndex, Source, build
-from transcript_backends.keys import TranscriptKeys
+from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
-from transcript_backends.planning import held_back, next_run
-from transcript_backends.reading import distinct, merge, opener, overlap, plain_records
+from transcript_backends.planning import held_back, must_settle, next_run, starting_inside
+from transcript_backends.reading import distinct, merge, opener, plain_records
 from transcript_backends.records import Record, is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
 
 _PATIENCE_SECONDS = 10 * 60  # after this long between writing and removing, what was seen no longer counts
+_SETTLE_SECONDS = 60
 _ABANDONED = timedelta(hours=1)
 _AHEAD_BYTES = 8 * 1024 * 1024
 
@@ -35,13 +38,16 @@ def compact(container: Container, names: TranscriptKeys, policy: CompactionPolic
     """Merge what the policy says, and finish what crashed compactions have left."""
     indexes = Indexes(container, names, damaged={})
     listing = stable_listing(container, names, indexes)
-    count = len(listing.segments)
+    before = len(listing.segments)
     if listing.being_deleted:
         marker = next(each.info.key for each in listing.markers if not each.done)
         return CompactionResult(
-            count, count, 0, [], [(marker, "the transcript is being deleted; delete it again if that died")]
+            before, before, 0, [], [(marker, "the transcript is being deleted; delete it again if that died")]
         )
-    return _Compactor(container, names, policy, listing, indexes).run()
+    compactor = _Compactor(container, names, listing.generation, indexes)
+    current = compactor.clean_up(listing)
+    del listing  # it may be large, and what is merged can be forgotten
+    return compactor.run(current, policy)._replace(segments_before=before)
 
 
 def remove_leftovers(container: Container, names: TranscriptKeys) -> tuple[list[str], dict[str, str]]:
@@ -50,8 +56,8 @@ def remove_leftovers(container: Container, names: TranscriptKeys) -> tuple[list[
     listing = stable_listing(container, names, indexes)
     if listing.being_deleted:
         return [], {}
-    compactor = _Compactor(container, names, CompactionPolicy(), listing, indexes)
-    compactor.clean_up()
+    compactor = _Compactor(container, names, listing.generation, indexes)
+    compactor.clean_up(listing)
     return compactor.removed, compactor.left
 
 
@@ -67,56 +73,77 @@ class _DamagedError(Exception):
         self.segment, self.reason = segment, reason
 
 
+class _Merge(NamedTuple):
+    """A segment that was written, and whose sources are still there."""
+
+    name: SegmentName
+    stored: bytes  # its index; parsed it takes more memory
+    sources: Sequence[SegmentInfo]
+    began: float
+
+
 class _Compactor:
     """One compaction of one transcript."""
 
-    def __init__(
-        self, container: Container, names: TranscriptKeys, policy: CompactionPolicy, listing: Listing, indexes: Indexes
-    ) -> None:
-        self._container, self._names, self._policy = container, names, policy
-        self._listing, self._indexes = listing, indexes
+    def __init__(self, container: Container, names: TranscriptKeys, generation: int, indexes: Indexes) -> None:
+        self._container, self._names, self._generation, self._indexes = container, names, generation, indexes
         self.left: dict[str, str] = {}
         self.removed: list[str] = []
         self._merged: list[str] = []
         self._written = 0
+        self._unsettled: dict[str, _Merge] = {}  # what was written since the last look, by key
 
-    def run(self) -> CompactionResult:
-        current = self.clean_up()
-        excluded = self._excluded(current)
+    def run(self, current: list[SegmentInfo], policy: CompactionPolicy) -> CompactionResult:
+        """Merge what the policy says of the segments given, which are replaced in their list as they are merged."""
+        before = len(current)
+        excluded, left = held_back(current, policy, self._container.server_time())
+        self.left.update(left)
         try:
-            while run := next_run(current, excluded | self.left.keys(), self._policy):
-                try:
-                    result = self._merge(run)
-                except _DamagedError as damage:
-                    self.left[damage.segment.key] = damage.reason
-                    continue
-                at = current.index(run[0])
-                current[at : at + len(run)] = [result]
-        except (_StopError, errors.SegmentNotFoundError):  # not found: a source that another compactor has merged
+            with contextlib.suppress(errors.SegmentNotFoundError):  # a source that another compactor has merged
+                while run := next_run(current, excluded | self.left.keys(), policy):
+                    if (
+                        must_settle({key: each.sources for key, each in self._unsettled.items()}, run)
+                        or self._is_long_unsettled()
+                    ):
+                        self._settle(current)
+                        continue
+                    try:
+                        result = self._merge(run)
+                    except _DamagedError as damage:
+                        self.left[damage.segment.key] = damage.reason
+                        continue
+                    at = current.index(run[0])
+                    current[at : at + len(run)] = [result]
+            self._settle(current)
+        except (_StopError, errors.SegmentNotFoundError):
             pass
-        return CompactionResult(len(self._listing.segments), len(current), self._written, self._merged, list(self.left.items()))
+        return CompactionResult(before, len(current), self._written, self._merged, list(self.left.items()))
+
+    def _is_long_unsettled(self) -> bool:
+        first = next(iter(self._unsettled.values()), None)
+        return first is not None and self._container.clock.monotonic() - first.began > _SETTLE_SECONDS
 
     # --- what others have left ----------------------------------------------------------------------------------------
 
-    def clean_up(self) -> list[SegmentInfo]:
+    def clean_up(self, listing: Listing) -> list[SegmentInfo]:
         """Remove what crashes and deletes have left; gives the segments to go on with."""
-        self._sweep()
-        return self._finish()
+        self._sweep(listing)
+        return self._finish(listing)
 
-    def _sweep(self) -> None:
+    def _sweep(self, listing: Listing) -> None:
         """Remove compacted segments that a delete overtook, and old indexes of segments that were merged further.
 
         Not of those that were never written: their compactor may have been asleep, and write them yet.
         """
-        dead = {each.name: each.key for each in self._listing.dead if (each.name.generation or 0) < self._listing.generation}
-        self._remove([*dead.values(), *(info.key for name, info in self._listing.indexes.items() if name in dead)])
+        dead = {each.name: each.key for each in listing.dead if (each.name.generation or 0) < listing.generation}
+        self._remove([*dead.values(), *(info.key for name, info in listing.indexes.items() if name in dead)])
         now = self._container.server_time()
-        without_segment = self._listing.indexes_without_segment
-        merged_further = self._indexes.merged_further(self._listing) if without_segment else set()
+        without_segment = listing.indexes_without_segment
+        merged_further = self._indexes.merged_further(listing) if without_segment else set()
         old = {
             name: info
-            for name, info in self._listing.indexes.items()
-            if (name in merged_further or (name.generation or 0) < self._listing.generation)
+            for name, info in listing.indexes.items()
+            if (name in merged_further or (name.generation or 0) < listing.generation)
             and name in without_segment
             and name not in dead
             and now is not None
@@ -127,21 +154,19 @@ class _Compactor:
             still = {name for name in again.indexes_without_segment if again.indexes[name] == old.get(name)}
             self._remove([info.key for name, info in old.items() if name in still])
 
-    def _finish(self) -> list[SegmentInfo]:
+    def _finish(self, listing: Listing) -> list[SegmentInfo]:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""
-        current, doomed = [], []
-        for segment in self._listing.segments:
-            if any(self._may_replace(each, segment) and self._holds(each, segment) for each in self._listing.compacted):
-                doomed.append(segment.key)
-            else:
-                current.append(segment)
-        self._remove(doomed)
-        return current
+        segments = listing.segments
+        doomed: set[str] = set()
+        for larger in listing.compacted:
+            near = starting_inside(larger, segments)
+            inside = [each for each in near if each.key not in doomed and self._may_replace(larger, each)]
+            doomed.update(each.key for each in self._held(larger, inside))
+        self._remove([each.key for each in segments if each.key in doomed])
+        return [each for each in segments if each.key not in doomed]
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
         """Whether, by its index, a compacted segment has all records of another; of two alike only one replaces the other."""
-        if larger.key == segment.key or not overlap(larger, segment):
-            return False
         index = self._indexes.get(larger.name)
         if index is None:
             return False
@@ -152,25 +177,24 @@ class _Compactor:
             return False
         return all(index.covers(*run[:3]) for run in own.runs)
 
-    def _holds(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
+    def _held(self, larger: SegmentInfo, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
+        """Those of some segments that a compacted one holds; all in one reading where it holds all."""
+        if not segments or self._holds(larger, segments):
+            return segments
+        return [each for each in segments if self._holds(larger, [each])] if len(segments) > 1 else []
+
+    def _holds(self, larger: SegmentInfo, segments: Sequence[SegmentInfo]) -> bool:
         try:
-            wanted = set(self._records([segment]))
-            for record in self._records([larger], segment.seq_start):
-                if not wanted or record.seq > segment.seq_end:
-                    break
-                wanted.discard(record)
-            return not wanted
+            with (
+                contextlib.closing(self._records([larger], segments[0].seq_start)) as held,
+                contextlib.closing(self._records(segments)) as wanted,
+            ):
+                return all(record in held for record in distinct(wanted))  # both are in order: one pass
         except (errors.SegmentNotFoundError, errors.CorruptSegmentError):
             return False
 
-    def _records(self, segments: Sequence[SegmentInfo], start_seq: int = 0) -> Iterator[Record]:
+    def _records(self, segments: Sequence[SegmentInfo], start_seq: int = 0) -> Generator[Record, None, None]:
         return merge(segments, self._indexes, opener(self._container), start_seq)
-
-    def _excluded(self, current: Sequence[SegmentInfo]) -> set[str]:
-        """The keys of segments that can't be merged now: too young, or merged by others and still beside their sources."""
-        excluded, left = held_back(current, self._policy, self._container.server_time())
-        self.left.update(left)
-        return excluded
 
     def _remove(self, doomed: Sequence[str]) -> None:
         """Delete objects; what can't be deleted is reported, and merged no more."""
@@ -181,18 +205,16 @@ class _Compactor:
     # --- one merge ----------------------------------------------------------------------------------------------------
 
     def _merge(self, run: Sequence[SegmentInfo]) -> SegmentInfo:
-        """Merge neighbours; gives the compacted segment."""
+        """Write neighbours into one; gives the compacted segment. They go when it is settled."""
         body, index = self._build(run)
-        key = self._names.segment(*index.name)
+        key, stored = self._names.segment(*index.name), index.to_json()
         began = self._container.clock.monotonic()
         if key not in {each.key for each in run}:
-            self._write_index(index)
+            self._write_index(index.name, stored)
             self._container.create(key, body, {"tbcount": str(index.records), "tbschema": "1"})
             self._written += len(body)
-        again = self._look_again(key, index, began)
-        self._remove_sources(again, run, key)
-        self._merged.append(key)
-        return next(each for each in again.segments if each.key == key)
+        self._unsettled[key] = _Merge(index.name, stored, run, began)
+        return SegmentInfo(key, *index.name, run[-1].created_at, len(body))
 
     def _build(self, run: Sequence[SegmentInfo]) -> tuple[bytes, SegmentIndex]:
         sources: list[Source] = []
@@ -211,7 +233,7 @@ class _Compactor:
                 return cast("BinaryIO", io.BufferedReader(_Slice(spool.fileno(), offset + start, offset + size)))
 
             records = distinct(merge(run, self._indexes, open_segment))
-            return build(records, self._listing.generation, sources)
+            return build(records, self._generation, sources)
 
     def _check(self, segment: SegmentInfo, body: bytes, digest: str) -> None:
         if segment.name.generation is None:
@@ -223,36 +245,54 @@ class _Compactor:
         elif index.sha256 != digest:
             raise _DamagedError(segment, "its sha256 is not the one in its index")
 
-    def _write_index(self, index: SegmentIndex) -> None:
-        key = self._names.index(index.name)
+    def _write_index(self, name: SegmentName, index: bytes) -> None:
+        key = self._names.index(name)
         try:
-            self._container.create(key, index.to_json())
+            self._container.create(key, index)
         except errors.SegmentConflictError:
             with self._container.open(key) as stream:
                 present = SegmentIndex.parse(stream.read(), key)
-            if present.runs != index.runs:  # else: another compactor of the same records, with other sources perhaps
+            if present.runs != SegmentIndex.parse(index, key).runs:  # else: by another compactor, of other sources perhaps
                 raise errors.CorruptSegmentError(f"{key!r} names other records than its segment holds; remove it") from None
 
-    def _look_again(self, key: str, index: SegmentIndex, began: float) -> Listing:
-        """See that the segment and its index stand, in the same generation, before any source goes."""
-        while True:
-            again = stable_listing(self._container, self._names)
-            if again.generation != self._listing.generation:  # deleted meanwhile: nothing of it may come back
-                self._container.delete([key, self._names.index(index.name)])
-                raise _StopError
-            if all(each.key != key for each in again.segments):
-                raise _StopError  # merged further by another compactor, which counts on our sources as well
-            if index.name not in again.indexes:
-                self._write_index(index)
-            elif self._container.clock.monotonic() - began > _PATIENCE_SECONDS:
-                raise _StopError
-            else:
-                return again
+    # --- what was written together ------------------------------------------------------------------------------------
 
-    def _remove_sources(self, again: Listing, run: Sequence[SegmentInfo], key: str) -> None:
+    def _settle(self, current: list[SegmentInfo]) -> None:
+        """See that what was merged stands, after all of it is written, and remove its sources."""
+        merges, self._unsettled = self._unsettled, {}
+        if not merges:
+            return
+        again = self._look_again(merges)
+        standing = {each.key: each for each in again.compacted}
+        now = self._container.clock.monotonic()
+        settled = {key: each for key, each in merges.items() if key in standing and now - each.began <= _PATIENCE_SECONDS}
+        self._remove_sources(again, settled)
+        self._merged += settled
+        current[:] = (standing.get(each.key, each) for each in current)
+        if len(settled) < len(merges):  # merged further by another compactor, which counts on our sources as well
+            raise _StopError
+
+    def _look_again(self, merges: Mapping[str, _Merge]) -> Listing:
+        """See which segments stand, each with its index, in the same generation."""
+        while True:
+            sources = {each.key for merge in merges.values() for each in merge.sources}
+            again = stable_listing(self._container, self._names, only=sources)
+            if again.generation != self._generation:  # deleted meanwhile: nothing of it may come back
+                self._container.delete(chain.from_iterable((key, self._names.index(each.name)) for key, each in merges.items()))
+                raise _StopError
+            standing = {each.key for each in again.compacted}
+            unindexed = [each for key, each in merges.items() if key in standing and each.name not in again.indexes]
+            if not unindexed:
+                return again
+            for each in unindexed:
+                self._write_index(each.name, each.stored)
+
+    def _remove_sources(self, again: Listing, merges: Mapping[str, _Merge]) -> None:
         # One that has changed since it was read was removed and written anew: it is another.
         unchanged = set(again.segments)
-        self._remove([each.key for each in run if each.key != key and each in unchanged])
+        self._remove(
+            [each.key for key, merge in merges.items() for each in merge.sources if each.key != key and each in unchanged]
+        )
 
 
 class _Slice(io.RawIOBase):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -131,10 +131,12 @@ class SegmentIndex:
 
     def covers(self, writer_id: str, seq_start: int, seq_end: int) -> bool:
         """Whether every record of a writer's range is in the segment, by identity."""
-        spans = sorted((run.seq_start, run.seq_end) for run in self.runs if run.writer_id == writer_id)
-        for first, last in spans:
-            if first <= seq_start <= last:
-                seq_start = last + 1
+        for position in range(bisect_left(self.runs, seq_start, key=lambda each: each.seq_end), len(self.runs)):
+            writer, first, last, *_ = self.runs[position]
+            if first > seq_start or seq_start > seq_end:
+                break
+            if writer == writer_id:
+                seq_start = max(seq_start, last + 1)
         return seq_start > seq_end
 
     def place_before(self, seq: int) -> tuple[int, int, int]:

@@ -8,9 +8,11 @@ every index in it is explained (`stable_listing`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from transcript_backends import errors, keys
@@ -57,6 +59,11 @@ class Marker(NamedTuple):
 class Listing:
     """One listing of a transcript, sorted out. Pure.
 
+    Args:
+        names: of the transcript.
+        objects: what was listed.
+        only: the keys of the segments to keep, of those nobody merged; None for all. The rest is always kept.
+
     Attributes:
         segments: what is alive, by (seq_start, seq_end, writer_id, key).
         compacted: the compacted ones among them.
@@ -68,8 +75,9 @@ class Listing:
         generation: the highest number among the markers, 0 without any.
     """
 
-    def __init__(self, names: TranscriptKeys, objects: Iterable[ObjectInfo]) -> None:
+    def __init__(self, names: TranscriptKeys, objects: Iterable[ObjectInfo], only: Collection[str] | None = None) -> None:
         found: list[SegmentInfo] = []
+        unmerged: list[SegmentInfo] = []
         self.indexes: dict[SegmentName, ObjectInfo] = {}
         self.payloads: list[ObjectInfo] = []
         self.markers: list[Marker] = []
@@ -77,7 +85,10 @@ class Listing:
         for info in objects:
             match names.parse(info.key):
                 case SegmentKey(name):
-                    found.append(SegmentInfo(info.key, *name, info.created_at, info.size))
+                    if name.generation is not None:
+                        found.append(SegmentInfo(info.key, *name, info.created_at, info.size))
+                    elif only is None or info.key in only:
+                        unmerged.append(_sharing(SegmentInfo(info.key, *name, info.created_at, info.size), unmerged[-1:]))
                 case IndexKey(name):
                     self.indexes[name] = info
                 case PayloadKey():
@@ -87,18 +98,14 @@ class Listing:
                 case None:
                     self.foreign += 1
         self.generation = max((each.number for each in self.markers), default=0)
-        alive = (None, self.generation)
-        self.segments = sorted(
-            (each for each in found if each.name.generation in alive),
-            key=lambda each: (each.seq_start, each.seq_end, each.writer_id, each.key),
-        )
-        self.compacted = [each for each in self.segments if each.name.generation is not None]
-        self.dead = [each for each in found if each.name.generation not in alive]
+        self.compacted = _in_order([each for each in found if each.name.generation == self.generation])
+        self.dead = [each for each in found if each.name.generation != self.generation]
+        self.segments = _in_order([*unmerged, *self.compacted])
 
     @property
     def indexes_without_segment(self) -> set[SegmentName]:
         """The indexes whose segment is not in the listing."""
-        return self.indexes.keys() - {each.name for each in (*self.segments, *self.dead)}
+        return self.indexes.keys() - {each.name for each in (*self.compacted, *self.dead)}
 
     @property
     def orphans(self) -> set[SegmentName]:
@@ -115,6 +122,26 @@ class Listing:
         """One past the highest seq, 0 for an empty transcript. Right in any listing: what vanished has left an index."""
         indexed = (name.seq_end for name in self.indexes if name.generation == self.generation)
         return max((*(each.seq_end for each in self.segments), *indexed), default=-1) + 1
+
+
+def _sharing(segment: SegmentInfo, previous: Sequence[SegmentInfo]) -> SegmentInfo:
+    """The same in less memory: there may be hundreds of thousands."""
+    key, start, end, writer_id, created_at, size = segment
+    if end == start:
+        end = start
+    for each in previous:
+        if each.size == size:
+            size = each.size
+        if each.created_at == created_at:
+            created_at = each.created_at
+    return SegmentInfo(key, start, end, sys.intern(writer_id), created_at, size)
+
+
+def _in_order(segments: list[SegmentInfo]) -> list[SegmentInfo]:
+    """Sorted by (seq_start, seq_end, writer_id, key). There may be hundreds of thousands: no tuple is made for each."""
+    for position in (0, 3, 2, 1):
+        segments.sort(key=itemgetter(position))
+    return segments
 
 
 class Indexes:
@@ -182,20 +209,27 @@ class Indexes:
         return found
 
 
-def list_once(container: Container, names: TranscriptKeys, *, payloads: bool = False) -> Listing:
+def list_once(
+    container: Container, names: TranscriptKeys, *, payloads: bool = False, only: Collection[str] | None = None
+) -> Listing:
     """List ``events/`` and ``index/``, and the payloads where they are asked for; may have been torn."""
     if not container.driver.capabilities.ordered_lists:
         parts = (keys.EVENTS, keys.INDEX, *([keys.PAYLOADS] if payloads else []))  # in this order, which proves so much
-        return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts))
+        return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts), only)
     # Payloads sort last and may be many: they are left out. Nothing of ours sorts before events/, so no start is given:
     # servers have answered one with nothing at all.
-    return Listing(names, _until(container.list(names.prefix), None if payloads else names.prefix + keys.PAYLOADS))
+    return Listing(names, _until(container.list(names.prefix), None if payloads else names.prefix + keys.PAYLOADS), only)
 
 
 def stable_listing(
-    container: Container, names: TranscriptKeys, indexes: Indexes | None = None, *, payloads: bool = False
+    container: Container,
+    names: TranscriptKeys,
+    indexes: Indexes | None = None,
+    *,
+    payloads: bool = False,
+    only: Collection[str] | None = None,
 ) -> Listing:
-    """A listing from which nothing is missing that was there all the time it took.
+    """A listing from which nothing is missing that was there all the time it took, save what `Listing` drops by ``only``.
 
     Costs one listing where no index is without its segment.
 
@@ -203,7 +237,7 @@ def stable_listing(
         StoreUnavailableError: compactions spoiled one listing after the other.
     """
     for _ in range(_PATIENCE):
-        listing = list_once(container, names, payloads=payloads)
+        listing = list_once(container, names, payloads=payloads, only=only)
         if not listing.orphans or _explained(container, names, listing, indexes or Indexes(container, names)):
             return listing
     raise errors.StoreUnavailableError(f"{names.prefix!r} is being compacted faster than it can be listed; try again")

@@ -7,9 +7,11 @@ similar size stay side by side.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from transcript_backends.listing import Listing, SegmentInfo
@@ -17,6 +19,8 @@ from transcript_backends.reading import FOREIGN_COMPACTED, overlap
 from transcript_backends.store import CompactionPolicy
 
 _PAGE = 1000  # objects a listing gives at once, on most services
+
+_TOGETHER = 20 * _PAGE  # sources that are looked at with one listing, at the least
 
 _SIMILAR = 4  # sizes within this factor are
 
@@ -50,6 +54,18 @@ def next_run(
         if _is_worth_it([each.size for each in run], policy.min_segments) and (part := _first_part(run, policy)):
             return part
     return None
+
+
+def starting_inside(larger: SegmentInfo, segments: Sequence[SegmentInfo]) -> Iterator[SegmentInfo]:
+    """The others, of all segments by seq, that start in the range of one: all that it may hold are among them."""
+    first = bisect_left(segments, larger.seq_start, key=itemgetter(1))
+    last = bisect_right(segments, larger.seq_end, key=itemgetter(1))
+    return (each for each in islice(segments, first, last) if each is not larger)
+
+
+def must_settle(unsettled: Mapping[str, Sequence[SegmentInfo]], run: Sequence[SegmentInfo]) -> bool:
+    """Whether what was merged (key -> sources) has to be settled before the next run is merged."""
+    return sum(map(len, unsettled.values())) >= _TOGETHER or any(each.key in unsettled for each in run)
 
 
 def _is_even(sizes: Sequence[int]) -> bool:
@@ -152,33 +168,40 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
     total = CompactionEstimate(len(current), len(current), lists=_in_parts(objects, _PAGE))
     if listing.being_deleted:
         return total
-    indexes = {each.key for each in listing.compacted if any(other is not each and overlap(each, other) for other in current)}
+    nested = [(each, other) for each in listing.compacted for other in starting_inside(each, current)]
+    indexes = {each.key for pair in nested for each in pair if each.name.generation is not None}
     total = total._replace(gets=len(indexes))  # these are looked at first, and each is fetched once
     orphans = len(listing.orphans)
     excluded, left = held_back(current, policy, now)
     blocked = excluded | left.keys()
-    while run := next_run(current, blocked, policy):
+    unsettled: dict[str, Sequence[SegmentInfo]] = {}
+    while (run := next_run(current, blocked, policy)) or unsettled:
+        if run is None or must_settle(unsettled, run):
+            sources = [each for part in unsettled.values() for each in part]
+            total = total._replace(
+                # With indexes around whose segments were merged further, the look reads them all to see that they were.
+                gets=total.gets + (len(listing.indexes) + total.puts // 2) * bool(orphans),
+                lists=total.lists + _in_parts(objects, _PAGE),
+                deletes=total.deletes + _in_parts(len(sources), delete_batch),
+            )
+            objects -= len(sources)
+            orphans += sum(each.name.generation is not None for each in sources)
+            unsettled.clear()
+            continue
         compacted = {each.key for each in run if each.name.generation is not None}
         size = sum(each.size for each in run)
-        objects += 2  # while the sources are still there
-        total = total._replace(
-            bytes_written=total.bytes_written + size,
-            # With indexes around whose segments were merged further, the second look reads them all to see that they were.
-            gets=total.gets
-            + len(run)
-            + len(compacted - indexes)
-            + (len(listing.indexes) + total.puts // 2 + 1) * bool(orphans),
-            puts=total.puts + 2,
-            lists=total.lists + _in_parts(objects, _PAGE),
-            deletes=total.deletes + _in_parts(len(run), delete_batch),
-        )
-        objects -= len(run)
-        orphans += len(compacted)
-        indexes |= compacted
         writer_id = f"compacted-{listing.generation}-{total.puts:016x}"
         merged = SegmentInfo(
             f"planned {total.puts}", run[0].seq_start, max(each.seq_end for each in run), writer_id, run[-1].created_at, size
         )
+        total = total._replace(
+            bytes_written=total.bytes_written + size,
+            gets=total.gets + len(run) + len(compacted - indexes),
+            puts=total.puts + 2,
+        )
+        objects += 2  # while the sources are still there
+        indexes |= compacted
+        unsettled[merged.key] = run
         at = current.index(run[0])
         current[at : at + len(run)] = [merged]
     return total._replace(segments_after=len(current))

@@ -93,7 +93,7 @@ def _torn(scheduler: Scheduler) -> None:
         scheduler.run_out()
     for number in range(6):
         if number < 2:
-            scheduler.start(f"read {number}", _read).slow = True
+            scheduler.start(f"read {number}", scheduler.random.choice((_read, _read, _read_more_keys, _ask))).slow = True
         else:
             scheduler.start(f"compact {number}", _compact)
     scheduler.run_out(weather)

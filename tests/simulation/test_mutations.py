@@ -14,7 +14,7 @@ from transcript_backends.compaction import _Compactor, _StopError
 from transcript_backends.container import Container
 from transcript_backends.errors import SegmentConflictError
 from transcript_backends.index import SegmentIndex
-from transcript_backends.keys import EVENTS, INDEX, TranscriptKeys
+from transcript_backends.keys import EVENTS, INDEX, SegmentName, TranscriptKeys
 from transcript_backends.listing import Listing, stable_listing
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -40,7 +40,8 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def _sources(self: Any, index: SegmentIndex) -> list[str]:
+def _sources(self: Any, stored: bytes) -> list[str]:
+    index = SegmentIndex.parse(stored, "")
     own = self._names.segment(*index.name)
     return [key for source in index.sources if (key := self._names.segment(*source.name)) != own]
 
@@ -50,8 +51,8 @@ def _sources(self: Any, index: SegmentIndex) -> list[str]:
 
 @mutation(within=50)
 def sources_go_before_the_segment_is_written(patch: pytest.MonkeyPatch) -> None:
-    def write_index(self: Any, index: SegmentIndex) -> None:
-        _write_index(self, index)
+    def write_index(self: Any, name: SegmentName, index: bytes) -> None:
+        _write_index(self, name, index)
         self._remove(_sources(self, index))
 
     patch.setattr(_Compactor, "_write_index", write_index)
@@ -59,36 +60,40 @@ def sources_go_before_the_segment_is_written(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(within=50)
 def no_index_is_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Compactor, "_write_index", lambda self, index: None)
-    patch.setattr(_Compactor, "_look_again", lambda self, *_: stable_listing(self._container, self._names))
+    patch.setattr(_Compactor, "_write_index", lambda self, *_: None)
+    patch.setattr(_Compactor, "_look_again", lambda self, merges: stable_listing(self._container, self._names))
 
 
 @mutation(within=1000)
 def the_segment_is_written_before_its_index(patch: pytest.MonkeyPatch) -> None:
-    def look_again(self: Any, key: str, index: SegmentIndex, began: float) -> Listing:
-        _write_index(self, index)
-        return _look_again(self, key, index, began)
+    def look_again(self: Any, merges: Any) -> Listing:
+        for merge in merges.values():
+            _write_index(self, merge.name, merge.stored)
+        return _look_again(self, merges)
 
-    patch.setattr(_Compactor, "_write_index", lambda self, index: None)
+    patch.setattr(_Compactor, "_write_index", lambda self, *_: None)
     patch.setattr(_Compactor, "_look_again", look_again)
 
 
 @mutation(within=1000)
 def an_output_goes_because_its_sources_are_gone(patch: pytest.MonkeyPatch) -> None:
-    def look_again(self: Any, key: str, index: SegmentIndex, began: float) -> Listing:
-        if not all(self._container.exists(each) for each in _sources(self, index)):
-            self._remove([key, self._names.index(index.name)])
-            raise _StopError
-        return _look_again(self, key, index, began)
+    def look_again(self: Any, merges: Any) -> Listing:
+        for key, merge in merges.items():
+            if not all(self._container.exists(each) for each in _sources(self, merge.stored)):
+                self._remove([key, self._names.index(merge.name)])
+                raise _StopError
+        return _look_again(self, merges)
 
     patch.setattr(_Compactor, "_look_again", look_again)
 
 
-@mutation(within=1000)
+@mutation(within=3000)
 def indexes_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
-    def remove_sources(self: Any, again: Listing, run: Any, key: str) -> None:
-        _remove_sources(self, again, run, key)
-        self._remove([self._names.index(each.name) for each in run if each.key != key and each.name.generation is not None])
+    def remove_sources(self: Any, again: Listing, merges: Any) -> None:
+        _remove_sources(self, again, merges)
+        for key, merge in merges.items():
+            sources = [each.name for each in merge.sources if each.key != key and each.name.generation is not None]
+            self._remove([self._names.index(name) for name in sources])
 
     patch.setattr(_Compactor, "_remove_sources", remove_sources)
 
@@ -107,8 +112,8 @@ def containment_is_judged_by_range(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(within=1000)
 def compaction_starts_while_a_delete_runs(patch: pytest.MonkeyPatch) -> None:
-    def careless(*arguments: Any) -> Listing:
-        listed = stable_listing(*arguments)
+    def careless(*arguments: Any, **options: Any) -> Listing:
+        listed = stable_listing(*arguments, **options)
         listed.markers = [each for each in listed.markers if each.done]
         return listed
 
@@ -125,7 +130,7 @@ def listings_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(within=1000)
 def indexes_are_listed_before_segments(patch: pytest.MonkeyPatch) -> None:
-    def list_once(container: Container, names: TranscriptKeys, **_: bool) -> Listing:
+    def list_once(container: Container, names: TranscriptKeys, **_: Any) -> Listing:
         return Listing(names, [*container.list(names.prefix + INDEX), *container.list(names.prefix + EVENTS)])
 
     patch.setattr(listing, "list_once", list_once)

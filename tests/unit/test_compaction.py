@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, Setup, UnorderedObjectStore, append, line, lines, make
 
-from transcript_backends import CompactionPolicy, ObjectTranscriptStore, PartialDeleteError, Record
+from transcript_backends import CompactionPolicy, ObjectTranscriptStore, PartialDeleteError, Record, planning
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.memory import MemoryObjectStore
@@ -480,6 +480,87 @@ def test_sources_stay_when_the_compaction_took_too_long(seconds, removed):
     assert (len(result.merged), setup.driver.counts["delete_many"]) == ((1, 1) if removed else (0, 0))
     assert set(keys).isdisjoint(setup.keys()) == removed
     check_clean(setup, before)
+
+
+# --- several merges together ------------------------------------------------------------------------------------------
+
+THREE_RUNS = CompactionPolicy(full=True, target_bytes=75)
+
+
+def twelve(setup):
+    """Twelve segments, which are merged into three."""
+    return [append(setup.store, seq, seq, "ab"[seq % 2]) for seq in range(12)]
+
+
+def test_sources_of_several_merges_go_after_one_look():
+    setup = one_by_one()
+    keys = twelve(setup)
+    before = seen(setup)
+    setup.driver.requests.clear()
+    result = setup.store.compact(REF, THREE_RUNS)
+    assert (len(result.merged), setup.driver.counts["list_page"], setup.driver.counts["delete_many"]) == (3, 2, 1)
+    assert set(keys).isdisjoint(setup.keys())
+    check_clean(setup, before)
+
+
+def test_so_many_sources_are_looked_at_together_and_what_was_written_is_settled_before_it_is_merged(monkeypatch):
+    setup = one_by_one()
+    twelve(setup)
+    monkeypatch.setattr(planning, "_TOGETHER", 8)
+    setup.driver.requests.clear()
+    assert len(setup.store.compact(REF, THREE_RUNS).merged) == 3
+    assert (setup.driver.counts["list_page"], setup.driver.counts["delete_many"]) == (3, 2)
+
+
+def test_what_was_written_a_minute_ago_is_settled_before_more_is_merged():
+    clock = FakeClock()
+    setup, hooks = hooked(clock=clock)
+    before = seen(setup) if twelve(setup) else None
+    hooks.before("put", lambda: clock.sleep(61), key="/index/")
+    setup.driver.requests.clear()
+    setup.store.compact(REF, THREE_RUNS)
+    assert [each.operation for each in setup.driver.requests].count("list_page") == 3
+    check_clean(setup, before)
+
+
+def test_merges_that_took_too_long_keep_their_sources_and_the_others_lose_theirs():
+    clock = FakeClock()
+    setup, hooks = hooked(clock=clock)
+    twelve(setup)
+    before = seen(setup)
+    hooks.before("list_page", lambda: clock.sleep(500), after=1)  # the look
+    hooks.before("put", lambda: clock.sleep(59), key="/index/", after=1)
+    hooks.before("put", lambda: clock.sleep(50), key="/index/", after=2)
+    assert len(setup.store.compact(REF, THREE_RUNS).merged) == 1
+    assert len(plain(setup)) == 8
+    check_clean(setup, before)
+
+
+@pytest.mark.parametrize("act", [lambda setup: crash(), lambda setup: compact(setup)], ids=["crash", "another compactor"])
+def test_whatever_happens_between_any_two_requests_of_several_merges_changes_nothing(act):
+    for setup, before in at_every_request(lambda other: other.store.compact(REF, THREE_RUNS), act, twelve):
+        check_clean(setup, before)
+
+
+def test_nothing_comes_back_when_a_delete_runs_between_any_two_requests_of_several_merges():
+    for setup, _ in at_every_request(
+        lambda other: other.store.compact(REF, THREE_RUNS), lambda setup: setup.store.delete(REF), twelve
+    ):
+        assert seen(setup) == ([], 0, [])
+
+
+def test_what_a_crash_left_is_read_once_however_many_segments_there_are():
+    setup, _ = stepped(None, 12 + 1 + 12 + 6, crash)  # the appends; listing, gets, puts
+    twelve(setup)
+    with pytest.raises(Crash):
+        setup.store.compact(REF, THREE_RUNS)
+    other = one_by_one(setup.memory)
+    before = seen(other)
+    other.driver.requests.clear()
+    result = other.store.compact(REF, THREE_RUNS)
+    assert (result.segments_after, result.bytes_written) == (3, 0)
+    assert other.driver.counts == {"list_page": 1, "get": 3 + 12 + 3, "delete_many": 1}  # indexes, sources, merged ones
+    check_clean(other, before)
 
 
 # --- what can't be merged ---------------------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import islice
 
 from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
 
-_PAGE_SIZE = 10_000
+_PAGE_SIZE = 1000
+_WALKS = 8  # that are remembered from page to page
 _ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = ".tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -53,6 +55,8 @@ class LocalObjectStore:
         self.location = f"file://{directory}"
         self.capabilities = Capabilities()
         self._root = os.path.realpath(directory)
+        # Listings under way: reading a large directory once per page would take the square of its size.
+        self._walks: dict[tuple[str, str | None], Iterator[ObjectInfo]] = {}
         self._settled: set[str] = set()  # directories whose own entries are known to be on disk
 
     # --- write --------------------------------------------------------------------------------------------------------
@@ -161,12 +165,15 @@ class LocalObjectStore:
         if not os.path.isdir(self._root):
             raise _NoRoot(self._root)
         top = os.path.dirname(self._path(prefix + "any"))
-        found: list[ObjectInfo] = []
-        for info in _walk(top, prefix, max(start_after, token or "")):
-            if len(found) == _PAGE_SIZE:
-                return Page(found, found[-1].key, datetime.now(timezone.utc))
-            found.append(info)
-        return Page(found, None, datetime.now(timezone.utc))
+        walk = self._walks.pop((prefix, token), None) or _walk(top, prefix, max(start_after, token or ""))
+        found = list(islice(walk, _PAGE_SIZE))
+        if len(found) < _PAGE_SIZE:
+            return Page(found, None, datetime.now(timezone.utc))
+        last = found[-1].key
+        self._walks[prefix, last] = walk
+        while len(self._walks) > _WALKS:
+            self._walks.pop(next(iter(self._walks)), None)
+        return Page(found, last, datetime.now(timezone.utc))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
@@ -235,27 +242,31 @@ def _walk(directory: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
     Dot files are temporary ones; links and odd files are no objects.
     """
     try:
-        entries = [
-            (entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry)
-            for entry in os.scandir(directory)
-            if not entry.name.startswith(".")
-        ]
+        with os.scandir(directory) as entries:
+            names = [
+                entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+                for entry in entries
+                if not entry.name.startswith(".")
+            ]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for name, entry in sorted(entries, key=lambda each: os.fsencode(each[0])):
+    names.sort(reverse=True)
+    while names:  # a large directory is forgotten as it is walked
+        name = names.pop()
         key = prefix + name
+        path = os.path.join(directory, name)
         if name.endswith("/"):
             if key > after or after.startswith(key):
-                yield from _walk(entry.path, key, after)
-        elif entry.is_symlink() and entry.is_dir():
-            raise _Refused(f"{key!r} is a symbolic link to a directory, which is not followed: move the directory here")
+                yield from _walk(path, key, after)
         elif key > after:
             try:
-                status = entry.stat(follow_symlinks=False)
+                status = os.lstat(path)
             except FileNotFoundError:
                 continue
             if stat.S_ISREG(status.st_mode):
                 yield _info(key, status)
+            elif os.path.isdir(path):
+                raise _Refused(f"{key!r} is a symbolic link to a directory, which is not followed: move the directory here")
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
