@@ -408,8 +408,8 @@ class _Reader(io.RawIOBase):
             self._body.stream.close()
             rest = self._container.driver.get(self._key, start=self._position, end=self._end)
             before, self._body = self._body, rest
-            if rest.info != before.info:
-                raise errors.CorruptSegmentError(f"{self._key!r} was replaced while it was being read; read it again")
+            if rest.info != before.info:  # the one that was being read is gone
+                raise errors.SegmentNotFoundError(f"{self._key!r} was removed and written anew while it was being read")
         self._lost = True
         chunk = self._body.stream.read(size)
         self._lost = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import io
 import json
@@ -296,7 +297,7 @@ class _SegmentStream(io.RawIOBase):
     def __init__(self, open_segment: Callable[[], BinaryIO]) -> None:
         super().__init__()
         self._inner: BinaryIO = io.BytesIO()
-        self._open, self._position = open_segment, 0
+        self._open, self._position, self._given = open_segment, 0, hashlib.sha256()
         self._inner = open_segment()
 
     def readable(self) -> bool:
@@ -308,10 +309,13 @@ class _SegmentStream(io.RawIOBase):
         except SegmentNotFoundError:
             self._inner.close()
             self._inner = self._open()
-            self._inner.read(self._position)
+            again = self._inner.read(self._position)
+            if hashlib.sha256(again).digest() != self._given.digest():
+                raise CorruptSegmentError("the segment was deleted and another written while it was being read") from None
             chunk = self._inner.read(len(buffer))
         buffer[: len(chunk)] = chunk
         self._position += len(chunk)
+        self._given.update(chunk)
         return len(chunk)
 
     def close(self) -> None:

@@ -104,13 +104,13 @@ class Facts:
         self._deletes.remove(delete)
         if finished:
             self.gone.update(delete.there)
-            self._overtaken |= self._removing
+        self._overtaken |= self._removing
 
     def busy(self, actor: str, *, removing: bool) -> None:
         """Keep who stands between its last look and a removal.
 
-        A removal that a whole delete overtakes also removes what is stored again under the same key after it: nothing
-        short of conditional deletes can help that, so it is no fault.
+        A removal that a delete overtakes, even one that dies, also removes what is stored again under the same key after
+        it: nothing short of conditional deletes can help that, so it is no fault.
         """
         if removing:
             self._removing.add(actor)

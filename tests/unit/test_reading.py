@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import logging
@@ -430,6 +431,64 @@ def test_a_connection_lost_in_the_middle_of_a_segment_that_is_merged_meanwhile_s
         if next(pieces) <= number:
             assert number > 20
             return
+
+
+class CutOnceObjectStore(WrapperObjectStore):
+    """Loses the connection half-way of the first body, and does something before anybody can ask for the rest."""
+
+    def __init__(self, inner, act):
+        super().__init__(inner)
+        self._acts = iter([act])
+
+    def get(self, key, **bounds):
+        body = super().get(key, **bounds)
+        act = next(self._acts, None)
+        if act is None:
+            return body
+        half = io.BytesIO(body.stream.read(body.info.size // 2))
+
+        def read_piece(size):
+            if piece := half.read(size):
+                return piece
+            act()
+            raise InjectedError(Meaning.TRY_AGAIN)
+
+        class Stream:
+            read = staticmethod(read_piece)
+            close = body.stream.close
+
+        return body._replace(stream=Stream())
+
+    def classify(self, error):
+        return FaultyObjectStore(self.inner).classify(error)
+
+
+MANY = range(20_000)  # more than is read at once
+
+
+def with_a_segment_replaced_while_it_is_read(writer):
+    """A store with one segment, and its key; the segment is removed and written anew in the middle of its first reading."""
+    setup = make()
+    key = append(setup.store, MANY[0], MANY[-1])
+
+    def replace():
+        setup.store.delete(REF)
+        setup.put(key, lines(MANY, writer))
+
+    return ObjectTranscriptStore(Container(CutOnceObjectStore(setup.memory, replace), clock=Clock())), key
+
+
+def test_a_segment_removed_and_written_again_while_it_is_read_is_read_on():
+    store, key = with_a_segment_replaced_while_it_is_read("w")
+    assert store.read_segment(key).read() == lines(MANY)
+    store, _ = with_a_segment_replaced_while_it_is_read("w")
+    assert [record.seq for record in store.records(REF)] == list(MANY)
+
+
+def test_two_segments_are_never_mixed_into_one():
+    store, key = with_a_segment_replaced_while_it_is_read("v")
+    with store.read_segment(key) as stream, pytest.raises(CorruptSegmentError, match="another written"):
+        stream.read()
 
 
 def two_merged(setup):
