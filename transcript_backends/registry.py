@@ -57,14 +57,36 @@ def _s3() -> Backend:
     return Backend(s3.open_url, s3.SETTINGS)
 
 
-_BUILT_IN: dict[str, Callable[[], Backend]] = {"s3": _s3, "s3a": _s3, "file": _local, "local": _local, "memory": _memory}
+def _gcs() -> Backend:
+    gcs = _import_extra("transcript_backends.drivers.gcs", extra="gcs", package="google-cloud-storage")
+    return Backend(gcs.open_url, gcs.SETTINGS)
+
+
+def _azure() -> Backend:
+    azure = _import_extra("transcript_backends.drivers.azure", extra="azure", package="azure-storage-blob")
+    return Backend(azure.open_url, azure.SETTINGS)
+
+
+_BUILT_IN: dict[str, Callable[[], Backend]] = {
+    "s3": _s3,
+    "s3a": _s3,
+    "gs": _gcs,
+    "gcs": _gcs,
+    "az": _azure,
+    "azure": _azure,
+    "abfs": _azure,
+    "abfss": _azure,
+    "file": _local,
+    "local": _local,
+    "memory": _memory,
+}
 
 
 def _import_extra(module: str, *, extra: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith(("boto", package)):
+        if not (error.name or "").startswith(("boto", "google", "azure", "fsspec")):
             raise
         raise MissingExtraError(
             f"this store needs {package}, which is not installed: pip install 'transcript-backends[{extra}]'", name=package

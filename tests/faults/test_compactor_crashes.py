@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults.setups import REF
-from localstack_servers import CREDENTIALS, Server
+from localstack_servers import ENVIRONMENT, Server
 
 from transcript_backends import CompactionPolicy, open_store
 
@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    for name, value in CREDENTIALS.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     return {**os.environ, "PYTHONPATH": str(TESTS)}
 

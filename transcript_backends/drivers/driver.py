@@ -111,8 +111,8 @@ class Capabilities:
     Attributes:
         create_only: ``yes``: known to refuse a second create of a key; ``probe``: to be tried out before the first
             write; ``no``.
-        ordered_lists: pages come in byte order of their keys.
-        start_after: the hint of `ObjectStore.list_page` is followed.
+        ordered_lists: pages come in byte order of their keys, or directory by directory in byte order of the names.
+        start_after: the hint of `ObjectStore.list_page` is followed, and pages come in byte order of their keys.
         delete_batch: how many keys one `ObjectStore.delete_many` takes.
     """
 
