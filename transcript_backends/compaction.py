@@ -162,7 +162,12 @@ class _Compactor:
             near = starting_inside(larger, segments)
             inside = [each for each in near if each.key not in doomed and self._may_replace(larger, each)]
             doomed.update(each.key for each in self._held(larger, inside))
-        self._remove([each.key for each in segments if each.key in doomed])
+        if doomed:
+            again = list_once(self._container, self._names, only=doomed)
+            if again.generation != listing.generation:  # deleted meanwhile, and these may have been written anew
+                return []
+            unchanged = set(again.segments)
+            self._remove([each.key for each in segments if each.key in doomed and each in unchanged])
         return [each for each in segments if each.key not in doomed]
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:

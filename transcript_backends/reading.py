@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from datetime import timedelta
 from itertools import islice, takewhile
 from typing import BinaryIO, NamedTuple, cast
 
@@ -17,10 +18,13 @@ from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError
 from transcript_backends.index import Run, SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
+from transcript_backends.ordering import Coverage, premature
 from transcript_backends.records import Record
 
 _log = logging.getLogger(__name__)
 
+_SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
+_BUSY = 10  # listings after which what shows too early is left out, even before what another writer has stored since
 _PATIENCE = 100  # segments that may vanish in one reading before it is taken for a fault
 FOREIGN_COMPACTED = "compacted"  # the writer id of segments merged by other implementations, which write no index
 
@@ -41,19 +45,29 @@ class Plan(NamedTuple):
 
 
 def look(container: Container, names: TranscriptKeys) -> Plan:
-    """List a transcript, and leave out what is merged.
+    """List a transcript, and leave out what is merged, and what shows too early (`ordering`).
 
     A missing index is looked for in a second listing: a delete removes indexes and segments in any order, and that listing
     shows its marker.
     """
     missing: set[SegmentName] = set()
-    for _ in range(_PATIENCE):
+    known: list[SegmentInfo] = []
+    for attempt in range(_PATIENCE):
+        began = container.clock.monotonic()
         indexes = Indexes(container, names)
         listing = stable_listing(container, names, indexes)
-        plan = Plan(readable(listing, indexes), indexes)
+        now = container.server_time()
+        since = now and now - timedelta(seconds=container.clock.monotonic() - began) - _SERVER_CLOCKS_DIFFER
+        segments = readable(listing, indexes)
+        early = premature(segments, indexes, since, known)
+        newest = max((each.seq_end for each in known), default=-1) if attempt < _BUSY else -1
+        if known and all(each.name.generation is None and each.seq_start > newest for each in early):
+            segments = [each for each in segments if each not in early]  # they came after we began: nobody misses them
+            early = []
+        known = listing.segments
         before, missing = missing, {each.name for each in listing.compacted if indexes.get(each.name) is None}
-        if missing <= before:
-            return plan
+        if missing <= before and not early:
+            return Plan(segments, indexes)
     raise StoreUnavailableError(f"{names.prefix!r} changes faster than it can be listed; try again")
 
 
@@ -86,19 +100,27 @@ def _resuming(
     container: Container, names: TranscriptKeys, plan: Plan, start_seq: int, end_seq: int | None
 ) -> Generator[Record, None, None]:
     given = _Given()
+    first_seen: Coverage | None = None
     for patience in reversed(range(_PATIENCE)):
         chosen = [
             each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
         ]
         with closing(merge(chosen, plan.indexes, opener(container), start_seq, plan.segments)) as merged:
             try:
-                wanted = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
+                wanted: Iterable[Record] = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
+                if first_seen is not None:  # what was written since may be preceded by what should have been given before
+                    wanted = (
+                        each
+                        for each in wanted
+                        if first_seen.holds(*each[1::-1]) or each.writer_id.startswith(FOREIGN_COMPACTED)
+                    )
                 yield from filter(given.is_new, (each for each in wanted if each.seq >= start_seq))
                 return
             except SegmentNotFoundError:
                 if not patience:
                     raise
         start_seq = max(start_seq, given.seq)
+        first_seen = first_seen or Coverage(plan.segments, plan.indexes)
         plan = look(container, names)
 
 

@@ -51,6 +51,9 @@ def read(store: ObjectTranscriptStore) -> int:
         identities = [record[:2] for record in store.records(REF)]
         assert identities == sorted(set(identities)), "out of order, or twice"
         assert before <= set(identities), f"lost {sorted(before - set(identities))[:5]}"
+        for writer in {writer for _, writer in identities}:
+            seqs = [seq for seq, who in identities if who == writer]
+            assert seqs == list(range(len(seqs))), f"{writer} has a gap before {seqs[-1]}"
         before = set(identities)
         reads += 1
     return reads

@@ -18,11 +18,11 @@ KILLS = 200
 WRITERS = ("one", "two")
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", "seaweedfs"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "file":
         return f"file://{tmp_path}/store"
-    server: Server = request.getfixturevalue("moto_server")
+    server: Server = request.getfixturevalue("seaweedfs_server")
     return server.new_bucket().url()
 
 

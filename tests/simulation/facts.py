@@ -26,12 +26,13 @@ class Delete:
 
 
 class Look:
-    """One look at the transcript, still going on: what it has to show, and what it must not show."""
+    """One look at the transcript, still going on: what it must show, must not show, and need not, being deleted."""
 
-    def __init__(self, must: set[Record], keys: set[str], never: set[Record]) -> None:
+    def __init__(self, must: set[Record], keys: set[str], never: set[Record], touched: set[Record]) -> None:
         self.must = must
         self.keys = keys
         self.never = never
+        self.touched = touched
 
 
 class Facts:
@@ -54,6 +55,8 @@ class Facts:
         self.keys: dict[str, bytes] = {}
         self.looks: list[Look] = []
         self._by_line: dict[bytes, Record] = {}
+        self._acknowledged_before: dict[Record, set[Record]] = {}
+        self._acknowledged: dict[str, set[Record]] = {}
         self._deletes: list[Delete] = []
         self._stored_keys: set[str] = set()
         self._touched_keys: set[str] = set()
@@ -73,6 +76,8 @@ class Facts:
                 records = self.content[key] = self.records_in(body)
                 if name.generation is None:
                     self._stored_keys.add(key)
+                    for record in records:
+                        self._acknowledged_before.setdefault(record, set(self._acknowledged.get(record.writer_id, ())))
                     self.present.update(records)
                     self.gone.difference_update(records)
                     for look in self.looks:
@@ -92,7 +97,9 @@ class Facts:
 
     def acknowledged(self, key: str, body: bytes) -> None:
         """append_segment has returned."""
-        self.present.update(self.records_in(body))
+        for record in self.records_in(body):
+            self.present.add(record)
+            self._acknowledged.setdefault(record.writer_id, set()).add(record)
         self.keys[key] = body
 
     def delete_begins(self) -> Delete:
@@ -123,6 +130,7 @@ class Facts:
         self._touched_keys |= self._stored_keys
         for look in self.looks:
             look.must.difference_update(records)
+            look.touched.update(records)
             look.keys -= self._stored_keys
 
     def records_in(self, body: bytes) -> list[Record]:
@@ -139,7 +147,7 @@ class Facts:
     @contextmanager
     def look(self) -> Iterator[Look]:
         """What goes on inside is a look at the transcript."""
-        look = Look(self.present - self.touched, self.keys.keys() - self._touched_keys, set(self.gone))
+        look = Look(self.present - self.touched, self.keys.keys() - self._touched_keys, set(self.gone), set(self.touched))
         self.looks.append(look)
         try:
             yield look
@@ -154,6 +162,8 @@ class Facts:
         _fail_if("never written", set(found) - self.present, found)
         _fail_if("lost", look.must - set(found), found)
         _fail_if("deleted, and back", look.never & set(found), found)
+        earlier = {each for record in found for each in self._acknowledged_before[record] if each.seq < record.seq}
+        _fail_if("shown without what its writer wrote before it", earlier - look.touched - set(found), found)
 
     def check_next_seq(self, look: Look, next_seq: int) -> None:
         _fail_if(f"not below next_seq {next_seq}", {each for each in look.must if each.seq >= next_seq}, [])

@@ -16,6 +16,7 @@ from transcript_backends.errors import SegmentConflictError
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import EVENTS, INDEX, SegmentName, TranscriptKeys
 from transcript_backends.listing import Listing, stable_listing
+from transcript_backends.ordering import Coverage
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 _MUTATIONS: dict[str, tuple[Mutation, int]] = {}
@@ -134,6 +135,20 @@ def indexes_are_listed_before_segments(patch: pytest.MonkeyPatch) -> None:
         return Listing(names, [*container.list(names.prefix + INDEX), *container.list(names.prefix + EVENTS)])
 
     patch.setattr(listing, "list_once", list_once)
+
+
+@mutation(within=2000)
+def what_a_listing_shows_too_early_is_shown(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reading, "premature", lambda *_: [])
+
+
+@mutation(within=5000)
+def a_reader_that_lists_again_shows_what_is_new(patch: pytest.MonkeyPatch) -> None:
+    class Everything(Coverage):
+        def holds(self, writer_id: str, seq: int) -> bool:
+            return True
+
+    patch.setattr(reading, "Coverage", Everything)
 
 
 @mutation(within=1000)
