@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from transcript_backends import keys
 from transcript_backends.catalog import list_refs
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor
     from transcript_backends.planning import CompactionEstimate
     from transcript_backends.verifying import VerifyReport
+    from transcript_backends.writing import TranscriptWriter
 
 
 class ObjectTranscriptStore:
@@ -105,6 +106,33 @@ class ObjectTranscriptStore:
         names = self._names(ref)
         plan = look(self._container, names)
         return read_records(self._container, names, plan, start_seq=start_seq, end_seq=end_seq, limit=limit)
+
+    def writer(
+        self,
+        ref: TranscriptRef,
+        *,
+        writer_id: str | None = None,
+        spool_dir: str | None = None,
+        max_records: int = 500,
+        max_bytes: int = 1024 * 1024,
+        max_age: float = 1.0,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+        when_full: Literal["block", "raise"] = "block",
+    ) -> TranscriptWriter:
+        """A buffered writer of one transcript; see `TranscriptWriter` for what it takes. One listing."""
+        from transcript_backends.writing import TranscriptWriter
+
+        return TranscriptWriter(
+            self,
+            ref,
+            writer_id=writer_id,
+            spool_dir=spool_dir,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            max_age=max_age,
+            max_pending_bytes=max_pending_bytes,
+            when_full=when_full,
+        )
 
     def next_seq(self, ref: TranscriptRef) -> int:
         """One past the highest seq of any writer, 0 for an empty transcript. One request for each thousand objects."""

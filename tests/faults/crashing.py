@@ -59,6 +59,20 @@ def read(store: ObjectTranscriptStore) -> int:
     return reads
 
 
+def append(store: ObjectTranscriptStore, life: str, spool_dir: str) -> None:
+    """Append a record a millisecond, and say what is safe: with a spool each at once, without each after a flush."""
+    writer = store.writer(REF, spool_dir=spool_dir or None, max_age=0.02)
+    n = 0
+    while True:
+        for _ in range(1 if spool_dir else 10):
+            writer.append({"life": int(life), "n": n})
+            n += 1
+            time.sleep(0.001)
+        if not spool_dir:
+            writer.flush()
+        os.write(1, b"%d\n" % n)
+
+
 if __name__ == "__main__":
     role, url, *arguments = sys.argv[1:]
-    print({"kill": kill_compactors, "write": write, "read": read}[role](open_store(url), *arguments))
+    print({"kill": kill_compactors, "write": write, "read": read, "append": append}[role](open_store(url), *arguments))
