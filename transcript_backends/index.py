@@ -152,6 +152,21 @@ class SegmentIndex:
         at = next((each.seq for each in before if each.offset == offset), run.seq_start)
         return offset, position, at - run.seq_start
 
+    def place_after(self, seq: int) -> int:
+        """A byte offset from which on no record has a seq up to this one."""
+        starts = (SeekPoint(run.seq_start, run.offset) for run in self.runs)
+        return min((each.offset for each in (*self.seek_points, *starts) if each.seq > seq), default=self.size)
+
+    def count(self, first: int, last: int) -> int:
+        """How many records have a seq from ``first`` to ``last``."""
+        found = 0
+        for position in range(bisect_left(self.runs, first, key=lambda each: each.seq_end), len(self.runs)):
+            run = self.runs[position]
+            if run.seq_start > last:
+                break
+            found += max(0, min(run.seq_end, last) - max(run.seq_start, first) + 1)
+        return found
+
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= keys.MAX_SEQ:

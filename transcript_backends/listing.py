@@ -158,13 +158,26 @@ class Indexes:
     ) -> None:
         self._container, self._names, self._damaged = container, names, damaged
         self._fetched: dict[SegmentName, SegmentIndex | None] = {}
+        self._expected: Collection[SegmentName] = ()
+
+    def expect(self, listing: Listing) -> None:
+        """Take it from now on for a sign of change where an index of this listing is missing."""
+        self._expected = listing.indexes.keys()
 
     def get(self, name: SegmentName) -> SegmentIndex | None:
         """The index of a compacted segment; None where it is missing.
 
         Raises:
+            SegmentNotFoundError: it is missing, and was expected.
             CorruptSegmentError: it is no index.
         """
+        index = self.find(name)
+        if index is None and name in self._expected and not self._damaged:
+            raise errors.SegmentNotFoundError(f"{self._names.index(name)!r} was removed while it was being looked for")
+        return index
+
+    def find(self, name: SegmentName) -> SegmentIndex | None:
+        """The same; None where it is missing, expected or not."""
         if name not in self._fetched:
             key = self._names.index(name)
             try:
@@ -187,7 +200,7 @@ class Indexes:
         """
         present = {each.name: each for each in listing.segments}
         found: set[str] = set()
-        for merged in listing.compacted:
+        for merged in _overlapping(listing.segments):
             index = self.get(merged.name)
             for source in index.sources if index else ():
                 segment = present.get(source.name)
@@ -207,6 +220,17 @@ class Indexes:
                     if source.name in listing.indexes:
                         to_see.append(source.name)
         return found
+
+
+def _overlapping(segments: Sequence[SegmentInfo]) -> Iterator[SegmentInfo]:
+    """The compacted ones that overlap another, of segments by seq. No other has its sources beside it."""
+    highest = -1
+    for position, segment in enumerate(segments, 1):
+        if segment.name.generation is not None:
+            reaches_next = position < len(segments) and segments[position].seq_start <= segment.seq_end
+            if segment.seq_start <= highest or reaches_next:
+                yield segment
+        highest = max(highest, segment.seq_end)
 
 
 def list_once(

@@ -12,7 +12,7 @@ from transcript_backends.deletion import DeleteResult, delete_transcript
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
 from transcript_backends.keys import SegmentKey, TranscriptKeys
 from transcript_backends.listing import SegmentInfo, list_once, stable_listing
-from transcript_backends.reading import look, read_records, read_segment
+from transcript_backends.reading import look, read_backwards, read_records, read_segment
 from transcript_backends.records import Record, normalize
 from transcript_backends.refs import RuntimeContext, TranscriptRef
 from transcript_backends.store import CompactionPolicy, CompactionResult
@@ -94,7 +94,13 @@ class ObjectTranscriptStore:
     # --- more than the protocol ---------------------------------------------------------------------------------------
 
     def records(
-        self, ref: TranscriptRef, *, start_seq: int = 0, end_seq: int | None = None, limit: int | None = None
+        self,
+        ref: TranscriptRef,
+        *,
+        start_seq: int = 0,
+        end_seq: int | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
     ) -> Generator[Record, None, None]:
         """The records in order of (seq, writer id), each once; a generator that holds a connection until it is closed.
 
@@ -102,10 +108,18 @@ class ObjectTranscriptStore:
             ref: the transcript.
             start_seq, end_seq: inclusive bounds.
             limit: how many at most.
+            reverse: from the last one back; only what is taken is read.
         """
         names = self._names(ref)
         plan = look(self._container, names)
-        return read_records(self._container, names, plan, start_seq=start_seq, end_seq=end_seq, limit=limit)
+        read = read_backwards if reverse else read_records
+        return read(self._container, names, plan, start_seq=start_seq, end_seq=end_seq, limit=limit)
+
+    def tail(self, ref: TranscriptRef, n: int) -> list[Record]:
+        """The last ``n`` records, oldest first. Reads little more than them, however long the transcript is."""
+        if n < 0:
+            raise ValueError(f"n must be 0 or more, not {n}")
+        return list(self.records(ref, limit=n, reverse=True))[::-1]
 
     def writer(
         self,

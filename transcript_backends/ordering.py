@@ -26,15 +26,13 @@ class Coverage:
     def __init__(self, segments: Iterable[SegmentInfo], indexes: Indexes) -> None:
         found: dict[str, list[tuple[int, int]]] = {}
         for segment in segments:
-            index = indexes.get(segment.name) if segment.name.generation is not None else None
+            index = indexes.find(segment.name) if segment.name.generation is not None else None
             for writer_id, first, last in (run[:3] for run in index.runs) if index else [segment.name[2:] + segment.name[:2]]:
                 found.setdefault(writer_id, []).append((first, last))
         self._spans = {writer_id: _joined(spans) for writer_id, spans in found.items()}
 
     def holds(self, writer_id: str, seq: int) -> bool:
-        """Whether a record is among them; the one before the first always is."""
-        if seq < 0:
-            return True
+        """Whether a record is among them."""
         spans = self._spans.get(writer_id, [])
         position = bisect_right(spans, seq, key=itemgetter(0)) - 1
         return position >= 0 and seq <= spans[position][1]
@@ -69,18 +67,29 @@ def premature(
     newest: dict[str, int] = {}
     for each in known:
         newest[each.writer_id] = max(newest.get(each.writer_id, -1), each.seq_end)
-    coverage = Coverage(segments, indexes)
     found: list[SegmentInfo] = []
     broken: set[str] = set()
     for segment in young:
         starts = _starts(segment, indexes)
         if any(
-            seq > newest.get(writer_id, -1) and (writer_id in broken or not coverage.holds(writer_id, seq - 1))
+            seq > newest.get(writer_id, -1) and (writer_id in broken or not _hold(segments, indexes, writer_id, seq - 1))
             for writer_id, seq in starts.items()
         ):
             found.append(segment)
             broken.update(starts)
     return found
+
+
+def _hold(segments: Sequence[SegmentInfo], indexes: Indexes, writer_id: str, seq: int) -> bool:
+    """Whether segments hold a record; the one before the first they always do. Fetches only indexes that may name it."""
+    for segment in reversed(segments):
+        if segment.seq_start <= seq <= segment.seq_end:
+            if segment.writer_id == writer_id:
+                return True
+            index = indexes.get(segment.name) if segment.name.generation is not None else None
+            if index is not None and index.covers(writer_id, seq, seq):
+                return True
+    return seq < 0
 
 
 def _starts(segment: SegmentInfo, indexes: Indexes) -> dict[str, int]:

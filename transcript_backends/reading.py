@@ -37,6 +37,18 @@ def opener(container: Container) -> Open:
     return lambda segment, start: container.open(segment.key, start=start)
 
 
+def _bounded_opener(container: Container, indexes: Indexes, end_seq: int | None) -> Open:
+    """Opens segments up to about a seq, so that no more is sent than is read."""
+    if end_seq is None:
+        return opener(container)
+
+    def open_segment(segment: SegmentInfo, start: int) -> BinaryIO:
+        index = indexes.get(segment.name) if segment.name.generation is not None and segment.seq_end > end_seq else None
+        return container.open(segment.key, start=start, end=index.place_after(end_seq) if index else None)
+
+    return open_segment
+
+
 class Plan(NamedTuple):
     """What to read: the segments by seq, and the indexes of the compacted ones."""
 
@@ -56,16 +68,20 @@ def look(container: Container, names: TranscriptKeys) -> Plan:
         began = container.clock.monotonic()
         indexes = Indexes(container, names)
         listing = stable_listing(container, names, indexes)
+        indexes.expect(listing)
         now = container.server_time()
         since = now and now - timedelta(seconds=container.clock.monotonic() - began) - _SERVER_CLOCKS_DIFFER
-        segments = readable(listing, indexes)
-        early = premature(segments, indexes, since, known)
+        before, missing = missing, {each.name for each in listing.compacted if each.name not in listing.indexes}
+        try:
+            segments = readable(listing, indexes)
+            early = premature(segments, indexes, since, known)
+        except SegmentNotFoundError:
+            continue
         newest = max((each.seq_end for each in known), default=-1) if attempt < _BUSY else -1
         if known and all(each.name.generation is None and each.seq_start > newest for each in early):
             segments = [each for each in segments if each not in early]  # they came after we began: nobody misses them
             early = []
         known = listing.segments
-        before, missing = missing, {each.name for each in listing.compacted if indexes.get(each.name) is None}
         if missing <= before and not early:
             return Plan(segments, indexes)
     raise StoreUnavailableError(f"{names.prefix!r} changes faster than it can be listed; try again")
@@ -96,6 +112,62 @@ def read_records(
         yield from islice(records, limit)
 
 
+_WINDOW_RECORDS = 1000
+_WINDOW_BYTES = 4 * 1024 * 1024
+
+
+def read_backwards(
+    container: Container,
+    names: TranscriptKeys,
+    plan: Plan,
+    *,
+    start_seq: int = 0,
+    end_seq: int | None = None,
+    limit: int | None = None,
+) -> Generator[Record, None, None]:
+    """The same records as `read_records` gives without a limit, in reverse order; what is read depends on what is taken.
+
+    They are read in windows of seqs, whose sizes the names of the segments and the indexes tell.
+    """
+    highest = max((each.seq_end for each in plan.segments), default=-1)
+    last = highest if end_seq is None else min(end_seq, highest)
+    taken = 0
+    while last >= start_seq and (limit is None or taken < limit):
+        wanted = _WINDOW_RECORDS if limit is None else min(limit - taken, _WINDOW_RECORDS)
+        first = _window_start(plan, start_seq, last, wanted)
+        window = list(read_records(container, names, plan, start_seq=first, end_seq=last))
+        for record in islice(reversed(window), None if limit is None else limit - taken):
+            yield record
+            taken += 1
+        last = first - 1
+
+
+def _window_start(plan: Plan, lowest: int, last: int, wanted: int) -> int:
+    """The highest seq from which on there are about so many records up to ``last``, or as many as a window may hold."""
+    near = [each for each in plan.segments if each.seq_start <= last]
+
+    def holds_enough(first: int) -> bool:
+        records = size = 0.0
+        for segment in near:
+            if segment.seq_end >= first:
+                index = plan.indexes.find(segment.name) if segment.name.generation is not None else None
+                total = index.records if index else segment.seq_end - segment.seq_start + 1
+                inside = index.count(first, last) if index else min(segment.seq_end, last) - max(segment.seq_start, first) + 1
+                records += inside
+                size += segment.size * inside / total
+        return records >= wanted or size >= _WINDOW_BYTES
+
+    width = 1
+    while (first := last - width + 1) > lowest and not holds_enough(first):
+        width *= 2
+    # Between half of the width, which is too little, and the width, which is enough.
+    low, high = max(first, lowest), last - width // 2 + (width == 1)
+    while low < high - 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds_enough(middle) else (low, middle)
+    return low
+
+
 def _resuming(
     container: Container, names: TranscriptKeys, plan: Plan, start_seq: int, end_seq: int | None
 ) -> Generator[Record, None, None]:
@@ -105,7 +177,8 @@ def _resuming(
         chosen = [
             each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
         ]
-        with closing(merge(chosen, plan.indexes, opener(container), start_seq, plan.segments)) as merged:
+        open_segment = _bounded_opener(container, plan.indexes, end_seq)
+        with closing(merge(chosen, plan.indexes, open_segment, start_seq, plan.segments, end_seq)) as merged:
             try:
                 wanted: Iterable[Record] = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
                 if first_seen is not None:  # what was written since may be preceded by what should have been given before
@@ -170,8 +243,9 @@ def merge(
     open_segment: Open,
     start_seq: int = 0,
     beside: Sequence[SegmentInfo] | None = None,
+    end_seq: int | None = None,
 ) -> Generator[Record, None, None]:
-    """All records of segments sorted by seq_start, in order, repeats included; from about ``start_seq`` on.
+    """All records of segments sorted by seq_start, in order, repeats included; from about ``start_seq`` to ``end_seq``.
 
     ``beside``: all segments of the transcript where ``segments`` are but some, so that the choice changes no record.
     """
@@ -182,7 +256,7 @@ def merge(
         while heap or waiting < len(segments):
             while waiting < len(segments) and (not heap or segments[waiting].seq_start <= heap[0].seq):
                 segment = segments[waiting]
-                records = _records_of(segment, indexes, open_segment, start_seq)
+                records = _records_of(segment, indexes, open_segment, start_seq, end_seq)
                 if repeated.get(segment.key):
                     records = _without(records, repeated[segment.key])
                 for record in records:
@@ -203,16 +277,20 @@ def merge(
             each.rest.close()
 
 
-def _records_of(segment: SegmentInfo, indexes: Indexes, open_segment: Open, start_seq: int) -> Generator[Record, None, None]:
+def _records_of(
+    segment: SegmentInfo, indexes: Indexes, open_segment: Open, start_seq: int, end_seq: int | None
+) -> Generator[Record, None, None]:
     index = indexes.get(segment.name) if segment.name.generation is not None else None
     if index is not None:
-        return _indexed(segment, index, open_segment, start_seq)
+        return _indexed(segment, index, open_segment, start_seq, end_seq)
     if segment.name.generation is not None:
         _log.warning("the index of %s is missing; its records are read as the compacted segment's own", segment.key)
     return plain_records(segment, open_segment(segment, 0))
 
 
-def _indexed(segment: SegmentInfo, index: SegmentIndex, open_segment: Open, start_seq: int) -> Generator[Record, None, None]:
+def _indexed(
+    segment: SegmentInfo, index: SegmentIndex, open_segment: Open, start_seq: int, end_seq: int | None
+) -> Generator[Record, None, None]:
     """The records of a compacted segment, under their writers."""
     if index.size != segment.size:
         raise CorruptSegmentError(f"{segment.key!r} is {segment.size} bytes long, its index says {index.size}")
@@ -220,6 +298,8 @@ def _indexed(segment: SegmentInfo, index: SegmentIndex, open_segment: Open, star
     with open_segment(segment, offset) as stream:
         for run in index.runs[position:]:
             for seq in range(run.seq_start + skipped, run.seq_end + 1):
+                if end_seq is not None and seq > end_seq:
+                    return
                 line = stream.readline()
                 if not line.endswith(b"\n"):
                     raise CorruptSegmentError(

@@ -106,6 +106,8 @@ def _inspect(container: Container, names: TranscriptKeys) -> tuple[list[SegmentI
     indexes = Indexes(container, names, damaged)
     listing = stable_listing(container, names, indexes)
     problems += _left_over(listing, indexes, names)
+    for each in listing.compacted:
+        indexes.get(each.name)  # fills damaged
     problems += (Problem("wrong index", names.index(name), str(error)) for name, error in damaged.items())
     sound: list[SegmentInfo] = []
     needed = readable(listing, indexes)
