@@ -60,11 +60,14 @@ def test_links_between_the_documents_lead_somewhere(document: str) -> None:
         assert (ROOT / document).parent.joinpath(target).exists(), target
 
 
-def test_every_setting_is_documented_and_no_other() -> None:
-    from transcript_backends.drivers.s3 import SETTINGS
-    from transcript_backends.registry import COMMON_SETTINGS
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "fsspec+memory"])
+def test_every_setting_is_documented(scheme: str) -> None:
+    from transcript_backends.registry import COMMON_SETTINGS, find_backend
 
     text = (ROOT / "docs/urls.md").read_text()
-    for setting in (*SETTINGS, *(each for each in COMMON_SETTINGS if each.kind != "object")):
-        assert f"`{setting.name}`" in text
-        assert all(f"`{alias}`" in text for alias in setting.aliases if not alias.startswith("aws_") or not setting.secret)
+    common, section = text, text.split(f"\n## {scheme.partition('+')[0]}", 1)[1].split("\n## ", 1)[0]
+    for setting in (*find_backend(scheme).settings, *COMMON_SETTINGS):
+        where = common if setting in COMMON_SETTINGS else section
+        if setting not in COMMON_SETTINGS or setting.kind != "object":
+            assert f"`{setting.name}`" in where
+            assert all(f"`{alias}`" in where for alias in setting.aliases if not alias.startswith("aws_") or not setting.secret)

@@ -8,6 +8,7 @@ from importlib import import_module as _import_module
 TYPE_CHECKING = False  # typing's own constant would be this package's most expensive import
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor, CompactionTotals
+    from transcript_backends.copying import CopyResult, copy_transcript
     from transcript_backends.deletion import DeleteResult
     from transcript_backends.diagnosis import Check, diagnose
     from transcript_backends.errors import (
@@ -34,13 +35,14 @@ if TYPE_CHECKING:
     from transcript_backends.refs import RuntimeContext, TranscriptRef
     from transcript_backends.registry import Backend, open_store
     from transcript_backends.store import CompactionPolicy, CompactionResult, TranscriptStore
-    from transcript_backends.stores import S3TranscriptStore
+    from transcript_backends.stores import AzureTranscriptStore, FsspecTranscriptStore, GCSTranscriptStore, S3TranscriptStore
     from transcript_backends.verifying import Problem, VerifyReport
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AccessDeniedError",
+    "AzureTranscriptStore",
     "Backend",
     "BackgroundCompactor",
     "Check",
@@ -50,8 +52,11 @@ __all__ = [
     "CompactionTotals",
     "ConditionalWritesUnsupportedError",
     "ContainerNotFoundError",
+    "CopyResult",
     "CorruptSegmentError",
     "DeleteResult",
+    "FsspecTranscriptStore",
+    "GCSTranscriptStore",
     "InvalidRefError",
     "InvalidSegmentError",
     "InvalidURLError",
@@ -73,6 +78,7 @@ __all__ = [
     "UnexpectedResponseError",
     "VerifyReport",
     "check_jsonl",
+    "copy_transcript",
     "diagnose",
     "open_store",
 ]
@@ -80,6 +86,8 @@ __all__ = [
 _HOMES = {
     "BackgroundCompactor": "background",
     "CompactionTotals": "background",
+    "CopyResult": "copying",
+    "copy_transcript": "copying",
     "DeleteResult": "deletion",
     "Check": "diagnosis",
     "diagnose": "diagnosis",
@@ -95,6 +103,9 @@ _HOMES = {
     "CompactionPolicy": "store",
     "CompactionResult": "store",
     "TranscriptStore": "store",
+    "AzureTranscriptStore": "stores",
+    "FsspecTranscriptStore": "stores",
+    "GCSTranscriptStore": "stores",
     "S3TranscriptStore": "stores",
     "Problem": "verifying",
     "VerifyReport": "verifying",

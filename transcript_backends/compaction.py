@@ -139,7 +139,7 @@ class _Compactor:
         self._remove([*dead.values(), *(info.key for name, info in listing.indexes.items() if name in dead)])
         now = self._container.server_time()
         without_segment = listing.indexes_without_segment
-        merged_further = self._indexes.merged_further(listing) if without_segment else set()
+        merged_further = self._indexes.merged_further(listing) if without_segment else {}
         old = {
             name: info
             for name, info in listing.indexes.items()
@@ -147,7 +147,7 @@ class _Compactor:
             and name in without_segment
             and name not in dead
             and now is not None
-            and now - info.created_at > _ABANDONED
+            and now - max(info.created_at, merged_further.get(name, info.created_at)) > _ABANDONED
         }
         if old:  # a segment may have come back meanwhile, by a put that landed late or by another compactor
             again = list_once(self._container, self._names)
@@ -253,12 +253,16 @@ class _Compactor:
     def _write_index(self, name: SegmentName, index: bytes) -> None:
         key = self._names.index(name)
         try:
-            self._container.create(key, index)
+            if self._container.create(key, index):
+                return
         except errors.SegmentConflictError:
             with self._container.open(key) as stream:
                 present = SegmentIndex.parse(stream.read(), key)
             if present.runs != SegmentIndex.parse(index, key).runs:  # else: by another compactor, of other sources perhaps
                 raise errors.CorruptSegmentError(f"{key!r} names other records than its segment holds; remove it") from None
+        # It was there. The segment must not come back once it is merged further: its index goes an hour after that.
+        if name in Indexes(self._container, self._names).merged_further(list_once(self._container, self._names, only=())):
+            raise _StopError
 
     # --- what was written together ------------------------------------------------------------------------------------
 

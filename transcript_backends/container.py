@@ -104,11 +104,12 @@ class Container:
 
     # --- create -------------------------------------------------------------------------------------------------------
 
-    def create(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        """Store an object where there is none, durably.
+    def create(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
+        """Store an object where there is none, durably; gives whether it was this call that did.
 
         Whatever answers get lost: when this returns, the key holds exactly ``body``; it never overwrites. Calling it
-        again with the same body is safe at any time and succeeds.
+        again with the same body is safe at any time and succeeds; it gives False, as does a call whose answer was lost where
+        the store keeps no metadata.
 
         Raises:
             SegmentConflictError: the key holds other content.
@@ -118,8 +119,7 @@ class Container:
         digest = hashlib.sha256(body).hexdigest()
         stamped = {**(metadata or {}), _WRITE_ID: os.urandom(16).hex(), _SHA256: digest}
         if not self._conditional:
-            self._call("create", key, lambda: self._look_then_put(key, body, stamped), _UNKNOWN_OUTCOME)
-            return
+            return self._call("create", key, lambda: self._look_then_put(key, body, stamped), _UNKNOWN_OUTCOME)
         if not self._proved:
             self.prove_create_only(key.rpartition("/")[0])
         tries = _Tries(self)
@@ -128,20 +128,20 @@ class Container:
             try:
                 self._check_open()
                 self.driver.put(key, body, mode="create", metadata=stamped)
-                return
+                return True
             except Exception as error:
                 failure = self._classify(error)
                 if failure.meaning is Meaning.PRECONDITION:
-                    if self._stored_after_all(key, body, stamped):
-                        return
+                    if (is_ours := self._stored_after_all(key, body, stamped)) is not None:
+                        return is_ours
                     unknown = True  # something is there that can't be looked at, or it was there and is gone
                     failure = Failure(Meaning.TRY_AGAIN, failure.detail)
                     again = tries.again(Meaning.TRY_AGAIN)
                 elif failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER):
                     unknown = True
                     again = tries.again(Meaning.TRY_AGAIN)
-                    if self._stored_after_all(key, body, stamped):
-                        return
+                    if (is_ours := self._stored_after_all(key, body, stamped)) is not None:
+                        return is_ours
                 elif failure.meaning is Meaning.UNSUPPORTED:
                     raise self._no_create_only(failure.detail) from error
                 else:
@@ -149,22 +149,28 @@ class Container:
                 if not again:
                     raise self._error("create", key, failure, _UNKNOWN_OUTCOME if unknown else "") from error
 
-    def _look_then_put(self, key: str, body: bytes, stamped: Mapping[str, str]) -> None:
-        if not self._holds(key, body, stamped):
+    def _look_then_put(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool:
+        is_ours = self._holds(key, body, stamped)
+        if is_ours is None:
             self.driver.put(key, body, mode="overwrite", metadata=stamped)
+        return is_ours is not False
 
-    def _stored_after_all(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool:
-        """Whether a create whose answer was lost or negative did store its object. Not knowing counts as no."""
+    def _stored_after_all(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool | None:
+        """As `_holds`, for a create whose answer was lost or negative. Not knowing counts as absent."""
         try:
             return self._holds(key, body, stamped)
         except Exception as error:
             failure = self._classify(error)
             if failure.meaning in (Meaning.TRY_AGAIN, Meaning.EXPIRED, Meaning.CLOCK_SKEW):
-                return False  # the next put meets the same, and knows what to do
+                return None  # the next put meets the same, and knows what to do
             raise self._error("look at", key, failure, _UNKNOWN_OUTCOME) from error
 
-    def _holds(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool:
-        """Whether the key holds this body; False where it is absent, SegmentConflictError where it holds another."""
+    def _holds(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool | None:
+        """True where the key holds this body, written by this call; False where the body was there; None where it is absent.
+
+        Raises:
+            SegmentConflictError: it holds another body.
+        """
         try:
             info, found = self.driver.head(key)
             if found.get(_WRITE_ID) == stamped[_WRITE_ID]:
@@ -172,10 +178,10 @@ class Container:
             if info.size == len(body):
                 digest = found.get(_SHA256) or hashlib.sha256(_read_all(self.driver.get(key))).hexdigest()
                 if digest == stamped[_SHA256]:
-                    return True
+                    return False
         except Exception as error:
             if self._classify(error).meaning is Meaning.NOT_FOUND:
-                return False
+                return None
             raise
         raise errors.SegmentConflictError(
             f"{self.driver.location}/{key} holds other content already ({info.size} bytes, written at {info.created_at}); "

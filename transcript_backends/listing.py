@@ -196,7 +196,8 @@ class Indexes:
         """The keys of segments whose records are all in a present compacted segment.
 
         A source is known by its name and size, and by its age: one that is as young as the compacted segment may have been
-        written after it, by a writer whose id is not its own, and is read like any other.
+        written after it, by a writer whose id is not its own, and is read like any other. Not so a compacted source, whose
+        name says what is in it.
         """
         present = {each.name: each for each in listing.segments}
         found: set[str] = set()
@@ -204,21 +205,29 @@ class Indexes:
             index = self.get(merged.name)
             for source in index.sources if index else ():
                 segment = present.get(source.name)
-                if segment and segment.size == source.size and segment.created_at < merged.created_at:
+                if segment is None or segment.size != source.size:
+                    continue
+                if segment.name.generation is not None or segment.created_at < merged.created_at:
                     found.add(segment.key)
         return found
 
-    def merged_further(self, listing: Listing) -> set[SegmentName]:
-        """The compacted segments named as sources in the index of a present one, directly or through indexes so named."""
-        found: set[SegmentName] = set()
-        to_see = [each.name for each in listing.compacted if each.name in listing.indexes]
+    def merged_further(self, listing: Listing) -> dict[SegmentName, datetime]:
+        """The compacted segments named as sources in the index of a present one, directly or through indexes so named.
+
+        Each with a time at which it was merged already: when the one it was merged into was stored, or, where that one is
+        merged itself, when the index was stored that says so.
+        """
+        found: dict[SegmentName, datetime] = {}
+        to_see = [(each.name, each.created_at) for each in listing.compacted if each.name in listing.indexes]
         while to_see:
-            index = self.get(to_see.pop())
+            name, stored_at = to_see.pop()
+            index = self.get(name)
             for source in index.sources if index else ():
-                if source.name.generation is not None and source.name not in found:
-                    found.add(source.name)
-                    if source.name in listing.indexes:
-                        to_see.append(source.name)
+                if source.name.generation is not None:
+                    is_new = source.name not in found
+                    found[source.name] = min(stored_at, found.get(source.name, stored_at))
+                    if is_new and source.name in listing.indexes:
+                        to_see.append((source.name, listing.indexes[name].created_at))
         return found
 
 
@@ -269,7 +278,7 @@ def stable_listing(
 
 def _explained(container: Container, names: TranscriptKeys, listing: Listing, indexes: Indexes) -> bool:
     """Whether each index without a segment is of one merged further, or of one not written yet."""
-    unborn = listing.orphans - indexes.merged_further(listing)
+    unborn = listing.orphans - indexes.merged_further(listing).keys()
     if any(container.exists(names.segment(*name)) for name in _sources_first(unborn, indexes)):
         return False
     if not unborn:

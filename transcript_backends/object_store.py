@@ -19,6 +19,7 @@ from transcript_backends.store import CompactionPolicy, CompactionResult
 
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor
+    from transcript_backends.following import Follower
     from transcript_backends.planning import CompactionEstimate
     from transcript_backends.verifying import VerifyReport
     from transcript_backends.writing import TranscriptWriter
@@ -120,6 +121,27 @@ class ObjectTranscriptStore:
         if n < 0:
             raise ValueError(f"n must be 0 or more, not {n}")
         return list(self.records(ref, limit=n, reverse=True))[::-1]
+
+    def follow(
+        self,
+        ref: TranscriptRef,
+        *,
+        cursor: str | None = None,
+        stop_when_idle: float | None = None,
+        min_interval: float = 0.3,
+        max_interval: float = 10.0,
+    ) -> Follower:
+        """The records that are there, and new ones as they appear; see `Follower`. A look that finds nothing is one listing."""
+        from transcript_backends.following import Follower
+
+        return Follower(
+            self._container,
+            self._names(ref),
+            cursor=cursor,
+            stop_when_idle=stop_when_idle,
+            min_interval=min_interval,
+            max_interval=max_interval,
+        )
 
     def writer(
         self,

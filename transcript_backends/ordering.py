@@ -7,46 +7,10 @@ same gap, it is one: whatever was stored before the first one ended is in the se
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from operator import itemgetter
 
 from transcript_backends.listing import Indexes, SegmentInfo
-
-
-class Coverage:
-    """The identities of the records in segments.
-
-    Args:
-        segments: any.
-        indexes: of the compacted ones; one without is taken for a writer of its own.
-    """
-
-    def __init__(self, segments: Iterable[SegmentInfo], indexes: Indexes) -> None:
-        found: dict[str, list[tuple[int, int]]] = {}
-        for segment in segments:
-            index = indexes.find(segment.name) if segment.name.generation is not None else None
-            for writer_id, first, last in (run[:3] for run in index.runs) if index else [segment.name[2:] + segment.name[:2]]:
-                found.setdefault(writer_id, []).append((first, last))
-        self._spans = {writer_id: _joined(spans) for writer_id, spans in found.items()}
-
-    def holds(self, writer_id: str, seq: int) -> bool:
-        """Whether a record is among them."""
-        spans = self._spans.get(writer_id, [])
-        position = bisect_right(spans, seq, key=itemgetter(0)) - 1
-        return position >= 0 and seq <= spans[position][1]
-
-
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers in spans that are in order and apart."""
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-        else:
-            joined.append((first, last))
-    return joined
 
 
 def premature(

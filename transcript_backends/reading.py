@@ -18,7 +18,8 @@ from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError
 from transcript_backends.index import Run, SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
-from transcript_backends.ordering import Coverage, premature
+from transcript_backends.ordering import premature
+from transcript_backends.ranges import Ranges, claims_of
 from transcript_backends.records import Record
 
 _log = logging.getLogger(__name__)
@@ -50,10 +51,11 @@ def _bounded_opener(container: Container, indexes: Indexes, end_seq: int | None)
 
 
 class Plan(NamedTuple):
-    """What to read: the segments by seq, and the indexes of the compacted ones."""
+    """What to read: the segments by seq, the indexes of the compacted ones, and the transcript's generation."""
 
     segments: Sequence[SegmentInfo]
     indexes: Indexes
+    generation: int = 0
 
 
 def look(container: Container, names: TranscriptKeys) -> Plan:
@@ -83,7 +85,7 @@ def look(container: Container, names: TranscriptKeys) -> Plan:
             early = []
         known = listing.segments
         if missing <= before and not early:
-            return Plan(segments, indexes)
+            return Plan(segments, indexes, listing.generation)
     raise StoreUnavailableError(f"{names.prefix!r} changes faster than it can be listed; try again")
 
 
@@ -172,7 +174,7 @@ def _resuming(
     container: Container, names: TranscriptKeys, plan: Plan, start_seq: int, end_seq: int | None
 ) -> Generator[Record, None, None]:
     given = _Given()
-    first_seen: Coverage | None = None
+    first_seen: Ranges | None = None
     for patience in reversed(range(_PATIENCE)):
         chosen = [
             each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
@@ -193,7 +195,7 @@ def _resuming(
                 if not patience:
                     raise
         start_seq = max(start_seq, given.seq)
-        first_seen = first_seen or Coverage(plan.segments, plan.indexes)
+        first_seen = first_seen or Ranges(claims_of(plan.segments, plan.indexes))
         plan = look(container, names)
 
 

@@ -67,6 +67,23 @@ def _azure() -> Backend:
     return Backend(azure.open_url, azure.SETTINGS)
 
 
+def _fsspec(scheme: str) -> Backend:
+    driver = _fsspec_driver()
+    return Backend(driver.open_url, driver.SETTINGS, shared=driver.is_shared(scheme))
+
+
+def _fsspec_schemes() -> list[str]:
+    """Nothing where it is not installed."""
+    try:
+        return list(_fsspec_driver().protocols())
+    except MissingExtraError:
+        return []
+
+
+def _fsspec_driver() -> Any:
+    return _import_extra("transcript_backends.drivers.fsspec", extra="fsspec", package="fsspec")
+
+
 _BUILT_IN: dict[str, Callable[[], Backend]] = {
     "s3": _s3,
     "s3a": _s3,
@@ -76,6 +93,7 @@ _BUILT_IN: dict[str, Callable[[], Backend]] = {
     "azure": _azure,
     "abfs": _azure,
     "abfss": _azure,
+    "https": _azure,
     "file": _local,
     "local": _local,
     "memory": _memory,
@@ -94,7 +112,7 @@ def _import_extra(module: str, *, extra: str, package: str) -> Any:
 
 
 def find_backend(scheme: str) -> Backend:
-    """The backend of a scheme; ours come first, so no package can replace them by accident.
+    """The backend of a scheme: ours, so that no package can replace them by accident; then other packages'; then fsspec's.
 
     Raises:
         InvalidURLError: nobody serves it.
@@ -102,12 +120,17 @@ def find_backend(scheme: str) -> Backend:
     """
     if scheme in _BUILT_IN:
         return _BUILT_IN[scheme]()
+    if scheme.startswith(urls.FSSPEC):
+        return _fsspec(scheme)
     from importlib.metadata import entry_points
 
     found = {each.name: each for each in entry_points(group=ENTRY_POINT_GROUP)}
     if scheme not in found:
+        fsspecs = _fsspec_schemes()
+        if scheme in fsspecs:
+            return _fsspec(scheme)
         known = sorted(_BUILT_IN.keys() | found.keys())
-        near = difflib.get_close_matches(scheme, known) or known
+        near = difflib.get_close_matches(scheme, sorted({*known, *fsspecs})) or known
         raise InvalidURLError(
             f"no backend serves {scheme}://; did you mean {', '.join(f'{each}://' for each in near)}? Packages add schemes "
             f"through the entry-point group {ENTRY_POINT_GROUP}"

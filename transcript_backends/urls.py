@@ -1,6 +1,7 @@
 """Store URLs: pure parsing, no I/O.
 
-``scheme://container/prefix?name=value&...`` for object stores, ``file:///absolute/path?...`` for directories. Prefixes
+``scheme://container/prefix?name=value&...`` for object stores, ``file:///absolute/path?...`` for directories; Azure's may
+name the account too: ``az://container@account/prefix``, ``https://account.blob.core.windows.net/container/prefix``. Prefixes
 are percent-decoded once. A path segment that is exactly ``{name}`` is a placeholder (`TranscriptStore.with_runtime_context`).
 Secrets are refused in a URL: they come as arguments of ``open_store`` or from the environment.
 """
@@ -17,15 +18,21 @@ from urllib.parse import quote, unquote, urlsplit
 from transcript_backends import keys
 from transcript_backends.errors import InvalidURLError
 
-DIRECTORY_SCHEMES = frozenset({"file", "local"})
+FSSPEC = "fsspec+"  # before the name of one of fsspec's filesystems
+DIRECTORY_SCHEMES = frozenset({"file", "local", f"{FSSPEC}file", f"{FSSPEC}local"})
+_ACCOUNT_SCHEMES = frozenset({"az", "azure", "abfs", "abfss"})  # take container@account
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?")
 _SINGLE_SLASH = re.compile(r"(file|local):(/(?!/).*)", re.DOTALL | re.IGNORECASE)
 _USER_INFO = re.compile(r"[^/?#]*://(?:[^/?#]*@|[^/?#]*:.*@)", re.DOTALL)  # a password may hold / ? # unescaped
 _CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WITH_ACCOUNT = re.compile(r"([A-Za-z]+)://[a-z0-9-]+@[A-Za-z0-9.-]+(?=[/?#]|$)")  # too narrow for a password
+_ACCOUNT = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*((\.[a-z0-9-]+)*\.(blob|dfs)(\.[a-z0-9]+(-[a-z0-9]+)*)+)?")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # half characters can't be written either
 _SECRET = re.compile(
-    r"key$|secret|token|passw|pwd|credential|connection_?string|signature|^sas|^sig$|^sv$|^x-(amz|goog)-", re.IGNORECASE
+    r"key$|secret|token|passw|pwd|credential|connection_?string|signature|^sas|^x-(amz|goog)-"
+    r"|^s([eiprtv]|ig|ip|pr|rt|k[esvt]|k[ot]id)$",  # of a shared access signature
+    re.IGNORECASE,
 )
 _SAFE_IN_PATH = "/{}=:@!$&'()*+,;~"
 
@@ -39,12 +46,14 @@ class StoreURL:
         container: bucket or container; for ``file`` the absolute directory; may be empty for ``memory``.
         root: prefix of every key in the container, empty or ending in ``/``; may hold placeholders.
         query: parameter name -> value, as written, each once.
+        host: lower case, the account or its address, where the URL names it (Azure); else empty.
     """
 
     scheme: str
     container: str
     root: str
     query: Mapping[str, str] = field(default_factory=dict)
+    host: str = ""
 
     def __str__(self) -> str:
         """``scheme://container/prefix`` without the parameters; parsing it gives the same location."""
@@ -52,7 +61,11 @@ class StoreURL:
         if self.scheme in DIRECTORY_SCHEMES:
             directory = quote(self.container.rstrip("/"), safe=_SAFE_IN_PATH.replace("{}", ""))
             return f"{self.scheme}://{directory}/{path}" if path or not directory else f"{self.scheme}://{directory}"
-        return f"{self.scheme}://{self.container}/{path}" if path else f"{self.scheme}://{self.container}"
+        if self.scheme == "https":
+            place = f"{self.host}/{self.container}"
+        else:
+            place = f"{self.container}@{self.host}" if self.host else self.container
+        return f"{self.scheme}://{place}/{path}" if path else f"{self.scheme}://{place}"
 
 
 def parse(url: str) -> StoreURL:
@@ -65,11 +78,13 @@ def parse(url: str) -> StoreURL:
         raise InvalidURLError(f"a store URL is text, not {type(url).__name__}")
     if not url.strip():
         raise InvalidURLError("the store URL is empty; write s3://bucket/prefix or file:///absolute/path, for example")
-    if _USER_INFO.match(url):
+    named = _WITH_ACCOUNT.match(url)
+    with_account = named is not None and named.group(1).lower() in _ACCOUNT_SCHEMES
+    if _USER_INFO.match(url) and not with_account:
         raise InvalidURLError(
             "the store URL holds user information (text and an '@' before the bucket); secrets do not belong in a URL"
         )
-    shown = url.split("?")[0].rpartition("@")[2]
+    shown = url.split("?")[0] if with_account else url.split("?")[0].rpartition("@")[2]
     if _CONTROL.search(url) or url != url.strip():
         raise InvalidURLError(f"store URL {shown!r} holds control characters or blanks around it; remove them")
     if url.startswith("/"):
@@ -93,13 +108,29 @@ def parse(url: str) -> StoreURL:
                 f"{scheme}:///{authority}{path}"
             )
         return _directory(scheme, segments, parameters, shown)
+    host = ""
+    if scheme == "https":
+        host, authority, segments = authority.lower(), "".join(segments[:1]), segments[1:]
+        if "." not in host or not _ACCOUNT.fullmatch(host) or not _CONTAINER.fullmatch(authority):
+            raise InvalidURLError(
+                f"{shown!r} is no container of Azure; write https://account.blob.core.windows.net/container/prefix. Another "
+                "server's address goes into ?endpoint_url="
+            )
+    elif with_account:
+        authority, _, host = authority.partition("@")
+        host = host.lower()
+        if not _ACCOUNT.fullmatch(host):
+            raise InvalidURLError(
+                f"{host!r} in {shown!r} is no account of Azure; write {scheme}://{authority}@account/prefix or "
+                f"{scheme}://{authority}@account.blob.core.windows.net/prefix"
+            )
     if authority and not _CONTAINER.fullmatch(authority):
         raise InvalidURLError(
             f"{authority!r} in {shown!r} is no name for a bucket or container; a server's address goes into ?endpoint_url="
         )
-    if not authority and scheme != "memory":
+    if not authority and scheme.removeprefix(FSSPEC) != "memory":
         raise InvalidURLError(f"store URL {shown!r} names no bucket or container; write {scheme}://name/prefix")
-    return StoreURL(scheme, authority, _as_root(segments), parameters)
+    return StoreURL(scheme, authority, _as_root(segments), parameters, host)
 
 
 def _directory(scheme: str, segments: list[str], query: Mapping[str, str], shown: str) -> StoreURL:
@@ -261,6 +292,13 @@ def _convert(setting: Setting, value: Any, source: str) -> Any:
 def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
     """Whether a value is of such a type, or text in digits and a point: int() and float() take more than that."""
     return bool(_DIGITS.fullmatch(value)) if isinstance(value, str) else isinstance(value, kinds) and value is not True
+
+
+def refuse_plain_http(settings: Mapping[str, Any]) -> None:
+    """Refuse an ``endpoint_url`` that is http beyond this machine, unless ``allow_http`` accepts the risk."""
+    parts = urlsplit(settings.get("endpoint_url") or "")
+    if parts.scheme == "http" and not settings.get("allow_http") and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        raise InvalidURLError("endpoint_url is http beyond this machine: use https, or allow_http=true to accept the risk")
 
 
 def _check_endpoint(name: str, value: str) -> str:

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from transcript_backends import ObjectTranscriptStore, open_store
-from transcript_backends.drivers import local
+from transcript_backends.drivers import local, walks
 from transcript_backends.drivers.driver import ObjectStore
 from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.testing import DriverContract, SharedStoreContract, StoreContract
@@ -21,7 +21,7 @@ class TestLocalDriver(DriverContract):
     def test_a_large_directory_is_read_once_however_many_pages_it_takes(
         self, driver: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local, "_PAGE_SIZE", 2)
+        monkeypatch.setattr(walks, "PAGE_SIZE", 2)
         for number in range(9):
             driver.put(f"a/{number}", b"x", mode="create", metadata={})
         with mock.patch.object(local.os, "scandir", wraps=local.os.scandir) as scandir:
@@ -34,7 +34,7 @@ class TestLocalDriver(DriverContract):
     def test_a_page_asked_for_again_or_after_many_other_listings_is_the_same(
         self, driver: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local, "_PAGE_SIZE", 2)
+        monkeypatch.setattr(walks, "PAGE_SIZE", 2)
         for directory in range(20):
             for number in range(5):
                 driver.put(f"{directory}/{number}", b"x", mode="create", metadata={})

@@ -102,7 +102,11 @@ class Transcripts(RuleBasedStateMachine):
         assert report.records == len(self.model)
 
 
-@pytest.mark.parametrize(("backend", "examples"), [("memory", 60), ("file", 25), ("moto", 5), ("localstack", 5)])
+BACKENDS = [("memory", 60), ("file", 25), ("moto", 4), ("localstack", 4), ("ministack", 4), ("seaweedfs", 4)]
+BACKENDS += [("fake_gcs", 4), ("azurite", 4)]
+
+
+@pytest.mark.parametrize(("backend", "examples"), BACKENDS)
 def test_a_random_program_reads_what_it_wrote(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str, examples: int
 ) -> None:

@@ -1,6 +1,7 @@
 """As much of S3 as the driver uses, for a `ScriptedServer`: path style, conditions, ranges, paged lists, batch deletes.
 
-Kinds of request: PUT GET HEAD LIST DELETE DELETE_MANY HEAD_BUCKET.
+Kinds of request: PUT GET HEAD LIST VERSIONS DELETE DELETE_MANY HEAD_BUCKET, and those that give credentials: ASSUME_ROLE,
+CREATE_SESSION (of directory buckets).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from urllib.parse import quote
 from xml.etree import ElementTree as Xml
@@ -18,6 +19,7 @@ from xml.sax.saxutils import escape
 from faults.scripted_server import Fault, Reply, Request, ScriptedServer, Serve
 
 _XML = {"Content-Type": "application/xml"}
+_BY_PARAMETER = {"versions": "VERSIONS", "session": "CREATE_SESSION"}
 _NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
 
@@ -35,21 +37,26 @@ class Stored:
 
 
 class S3Dialect:
-    """One bucket, called ``bucket``.
+    """One bucket. It keeps no versions: each object has one, called ``null``.
 
     Attributes:
+        bucket: its name.
         objects: what is stored, by key.
         ignore_conditions: answer 200 to every conditional put, and overwrite.
         order: the order of listings.
         page_size: keys on a page where the client asks for no fewer.
+        credentials_live: how long those that are given away do.
     """
 
     def __init__(self) -> None:
+        self.bucket = "bucket"
         self.objects: dict[str, Stored] = {}
+        self.credentials_live = timedelta(hours=1)
         self.ignore_conditions = False
         self.order: Callable[[Iterable[str]], Iterable[str]] = sorted
         self.page_size = 1000
         self._requests = itertools.count(1)
+        self._credentials = itertools.count(1)
 
     def store(self, key: str, body: bytes, headers: dict[str, str] | None = None) -> Stored:
         """Put an object there, as another client would have."""
@@ -61,11 +68,14 @@ class S3Dialect:
     def name(self, request: Request) -> None:
         bucket, _, request.key = request.path[1:].partition("/")
         request.kind = request.method
-        if bucket and not request.key:
+        if not bucket:
+            request.kind = "ASSUME_ROLE"
+        elif not request.key:
             request.kind = {"GET": "LIST", "POST": "DELETE_MANY", "HEAD": "HEAD_BUCKET"}[request.method]
+            request.kind = next((kind for name, kind in _BY_PARAMETER.items() if name in request.query), request.kind)
 
     def answer(self, request: Request) -> Reply:
-        if not request.path.startswith("/bucket"):
+        if request.kind != "ASSUME_ROLE" and not request.path.startswith(f"/{self.bucket}"):
             return self.error(404, "NoSuchBucket")
         reply: Reply = getattr(self, f"_{request.kind.lower()}")(request)
         reply.headers.setdefault("x-amz-request-id", f"R{next(self._requests)}")
@@ -125,9 +135,22 @@ class S3Dialect:
         more = f"<NextContinuationToken>{escape(token)}</NextContinuationToken>" if token else ""
         return Reply(
             200,
-            f"<ListBucketResult {_NAMESPACE}><Name>bucket</Name><Prefix>{quote(prefix)}</Prefix>"
+            f"<ListBucketResult {_NAMESPACE}><Name>{self.bucket}</Name><Prefix>{quote(prefix)}</Prefix>"
             f"<EncodingType>url</EncodingType><IsTruncated>{str(bool(token)).lower()}</IsTruncated>"
             f"{more}{contents}</ListBucketResult>".encode(),
+            dict(_XML),
+        )
+
+    def _versions(self, request: Request) -> Reply:
+        versions = "".join(
+            f"<Version><Key>{quote(key)}</Key><VersionId>null</VersionId><IsLatest>true</IsLatest></Version>"
+            for key in sorted(self.objects)
+            if key.startswith(request.query["prefix"])
+        )
+        return Reply(
+            200,
+            f"<ListVersionsResult {_NAMESPACE}><Name>{self.bucket}</Name><EncodingType>url</EncodingType>"
+            f"<IsTruncated>false</IsTruncated>{versions}</ListVersionsResult>".encode(),
             dict(_XML),
         )
 
@@ -145,6 +168,26 @@ class S3Dialect:
                 self.objects.pop(key, None)
                 told += f"<Deleted><Key>{escape(key)}</Key></Deleted>"
         return Reply(200, f"<DeleteResult {_NAMESPACE}>{told}</DeleteResult>".encode(), dict(_XML))
+
+    def _assume_role(self, request: Request) -> Reply:
+        who = "<AssumedRoleUser><AssumedRoleId>A:s</AssumedRoleId><Arn>arn:aws:sts::1:assumed-role/r/s</Arn></AssumedRoleUser>"
+        return Reply(
+            200,
+            f"<AssumeRoleResponse><AssumeRoleResult>{who}{self._new_credentials()}</AssumeRoleResult></AssumeRoleResponse>".encode(),
+            dict(_XML),
+        )
+
+    def _create_session(self, request: Request) -> Reply:
+        return Reply(
+            200, f"<CreateSessionResult {_NAMESPACE}>{self._new_credentials()}</CreateSessionResult>".encode(), dict(_XML)
+        )
+
+    def _new_credentials(self) -> str:
+        number, until = next(self._credentials), datetime.now(timezone.utc) + self.credentials_live
+        return (
+            f"<Credentials><AccessKeyId>ASIATEST{number}</AccessKeyId><SecretAccessKey>rolesecret{number}</SecretAccessKey>"
+            f"<SessionToken>roletoken{number}</SessionToken><Expiration>{until:%Y-%m-%dT%H:%M:%SZ}</Expiration></Credentials>"
+        )
 
     # --- faults of this dialect ---------------------------------------------------------------------------------------
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 import pytest
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import Reply, Request, Serve
-from faults.setups import REF, OpenS3
+from faults.setups import REF, OpenS3, run_forked
 
 from transcript_backends import (
     InvalidURLError,
@@ -31,23 +28,6 @@ LINE = b"{}\n"
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
-
-
-def run_forked(child: Callable[[], object]) -> int:
-    """Run `child` in a forked process and give its exit status: 0 where it returned, 14 where it took half a minute."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(30)
-            child()
-            status = 0
-        except BaseException:
-            os.write(2, traceback.format_exc().encode())
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_fifty_threads_may_open_and_use_stores_at_once(open_s3: OpenS3, server: S3Server) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 
 import pytest
-from faults.s3_server import S3Server, reply
-from faults.scripted_server import BROKEN_HTML, XHTML, Fault, drop_before_storing, html, truncated
-from faults.setups import REF
+from faults.s3_server import S3Dialect, S3Server, reply
+from faults.scripted_server import BROKEN_HTML, XHTML, Fault, Reply, Request, Serve, drop_before_storing, html, truncated
+from faults.setups import REF, OpenS3
 
 from transcript_backends import (
     AccessDeniedError,
+    CompactionPolicy,
     ObjectTranscriptStore,
     StoreUnavailableError,
     TranscriptStoreError,
     UnexpectedResponseError,
+    open_store,
 )
 
 EVENTS = "p/acme/coder/s1/events/"
@@ -156,9 +159,38 @@ def test_directory_objects_and_strangers_are_no_segments(store: ObjectTranscript
     assert len(server.objects) == 5
 
 
-def test_directory_buckets_are_listed_without_counting_on_order() -> None:
-    from transcript_backends import open_store
+DIRECTORY_BUCKET = "data--use1-az4--x-s3"
 
-    with open_store("s3://data--use1-az4--x-s3", region="us-east-1", access_key_id="A", secret_access_key="S") as store:
+
+def as_of_a_directory_bucket(request: Request, serve: Serve) -> Reply:
+    """Refuse what directory buckets refuse; the answer to the rest is in no order."""
+    if "start-after" in request.query or not request.query["prefix"].endswith("/"):
+        return S3Dialect.error(400, "InvalidRequest")
+    return serve()
+
+
+def test_a_directory_bucket_is_listed_without_counting_on_order_or_asking_for_a_start(
+    open_s3: OpenS3, server: S3Server
+) -> None:
+    server.dialect.bucket = DIRECTORY_BUCKET
+    server.dialect.order = lambda keys: sorted(keys, key=lambda key: hashlib.sha256(key.encode()).digest())
+    server.dialect.page_size = 3
+    server.always("LIST", as_of_a_directory_bucket)
+    store = open_s3(DIRECTORY_BUCKET)
+    for seq in range(20):
+        store.append_segment(REF, seq, seq, "w", b"{}\n")
+    assert [record.seq for record in store.records(REF)] == list(range(20))
+    assert store.compact(REF, CompactionPolicy(full=True)).segments_after == 1
+    assert [record.seq for record in store.records(REF, start_seq=7)] == list(range(7, 20))
+    assert list(store.list_refs()) == list(store.list_refs("acme")) == list(store.list_refs("acme", "coder")) == [REF]
+    assert store.verify(REF).ok
+    assert store.delete(REF, purge=True).deleted == 2
+    assert server.objects == {}
+    assert "CREATE_SESSION" in server.kinds()
+    assert len(server.requests("LIST")) > 20
+
+
+def test_directory_buckets_of_aws_are_known_for_what_they_do() -> None:
+    with open_store(f"s3://{DIRECTORY_BUCKET}", region="us-east-1", access_key_id="A", secret_access_key="S") as store:
         able = store._container.driver.capabilities
     assert (able.create_only, able.ordered_lists, able.start_after) == ("yes", False, False)

@@ -23,7 +23,9 @@ KILLS = 100
 def test_a_writer_killed_at_random_moments_loses_nothing_that_was_safe(tmp_path: Path, spooled: bool) -> None:
     chance = random.Random(11)
     url, spool_dir = f"file://{tmp_path}/store", f"{tmp_path}/spool" if spooled else ""
-    program = "import sys; from faults import crashing; import transcript_backends.writing; from transcript_backends import open_store\n"
+    program = (
+        "import sys, transcript_backends.writing\nfrom faults import crashing\nfrom transcript_backends import open_store\n"
+    )
     program += "while line := sys.stdin.readline():\n"
     program += " import os\n if os.fork() == 0:\n  print(os.getpid(), flush=True)\n"
     program += f"  crashing.append(open_store({url!r}), line, {spool_dir!r})\n os.wait()\n print('dead', flush=True)\n"

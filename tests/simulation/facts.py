@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -25,6 +26,14 @@ class Delete:
         self.takes_in = True
 
 
+class Followed:
+    """What has been given for one cursor after the other."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.cursor: str | None = None
+
+
 class Look:
     """One look at the transcript, still going on: what it must show, must not show, and need not, being deleted."""
 
@@ -45,6 +54,7 @@ class Facts:
         gone: those that a finished delete found at its beginning, and nobody has stored since.
         keys: the body of each key that append_segment returned.
         looks: the looks that are going on.
+        followed: what followers were given, and of that what none is at work on.
     """
 
     def __init__(self) -> None:
@@ -54,6 +64,9 @@ class Facts:
         self.gone: set[Record] = set()
         self.keys: dict[str, bytes] = {}
         self.looks: list[Look] = []
+        self.followed: list[Followed] = []
+        self.idle_followed: list[Followed] = []
+        self._ever_touched: set[Record] = set()
         self._by_line: dict[bytes, Record] = {}
         self._acknowledged_before: dict[Record, set[Record]] = {}
         self._acknowledged: dict[str, set[Record]] = {}
@@ -125,8 +138,13 @@ class Facts:
             self._removing.discard(actor)
             self._overtaken.discard(actor)
 
+    def new_followed(self) -> Followed:
+        self.followed.append(Followed())
+        return self.followed[-1]
+
     def _touch(self, records: Iterable[Record]) -> None:
         self.touched.update(records)
+        self._ever_touched.update(records)
         self._touched_keys |= self._stored_keys
         for look in self.looks:
             look.must.difference_update(records)
@@ -164,6 +182,13 @@ class Facts:
         _fail_if("deleted, and back", look.never & set(found), found)
         earlier = {each for record in found for each in self._acknowledged_before[record] if each.seq < record.seq}
         _fail_if("shown without what its writer wrote before it", earlier - look.touched - set(found), found)
+
+    def check_followed(self, followed: Followed, *, is_all: bool = False) -> None:
+        given = Counter(followed.records)
+        _fail_if("followed twice", {each for each in given if given[each] > 1} - self._ever_touched, followed.records)
+        _fail_if("never written", given.keys() - self.present, followed.records)
+        if is_all:
+            _fail_if("not followed", self.present - self._ever_touched - given.keys(), followed.records)
 
     def check_next_seq(self, look: Look, next_seq: int) -> None:
         _fail_if(f"not below next_seq {next_seq}", {each for each in look.must if each.seq >= next_seq}, [])

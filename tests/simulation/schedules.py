@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from random import Random
 
-from simulation.facts import REF, Violation
+from simulation.facts import REF, Followed, Violation
 from simulation.scheduler import Actor, Scheduler, Weather
 
 from transcript_backends import (
@@ -37,7 +37,7 @@ def run(seed: int) -> Scheduler:
     scheduler = Scheduler(random, random.choice((2, 2, 3)), weather)
     try:
         (_torn if seed % 2 else _general)(scheduler)
-        for work in (_read, _compact_fully, _read, _read_more_keys):
+        for work in (_read, _follow_to_the_end, _compact_fully, _read, _read_more_keys, _follow_to_the_end):
             scheduler.start("last", work)
             scheduler.run_out()
     except Exception as error:
@@ -71,7 +71,7 @@ def _general(scheduler: Scheduler) -> None:
     started = 0
     deletes = random.choice((0, 1, 3, 10))
     works: list[Callable[[Actor], None]] = [_write] * 9 + [_compact] * 9 + [_read] * 6
-    works += [_read_keys] * 3 + [_ask] * 2 + [_repair] + [_repeat] * 2 + [_delete] * deletes
+    works += [_follow] * 3 + [_read_keys] * 3 + [_ask] * 2 + [_repair] + [_repeat] * 2 + [_delete] * deletes
     for _ in range(random.randint(40, 140)):
         if not scheduler.actors or (len(scheduler.actors) < 6 and random.random() < 0.3):
             work = random.choice(works) if started > 1 else _write
@@ -161,6 +161,34 @@ def _read(actor: Actor) -> None:
                 return _excuse(actor)
             actor.facts.check_records(look, found)
     return None
+
+
+def _follow(actor: Actor) -> None:
+    """Go on with what another follower has begun, or begin."""
+    facts = actor.facts
+    followed = facts.idle_followed.pop() if facts.idle_followed else facts.new_followed()
+    try:
+        _go_on_following(actor, followed, actor.random.choice((0.0, 2.0, 20.0)))
+    finally:
+        facts.idle_followed.append(followed)
+
+
+def _go_on_following(actor: Actor, followed: Followed, stop_when_idle: float) -> None:
+    actor.faults = 0
+    try:
+        with actor.store.follow(REF, cursor=followed.cursor, stop_when_idle=stop_when_idle) as follower:
+            for record in follower:
+                followed.records.append(record)
+                followed.cursor = follower.cursor
+    except StoreUnavailableError:
+        _excuse(actor)
+    actor.facts.check_followed(followed)
+
+
+def _follow_to_the_end(actor: Actor) -> None:
+    for followed in actor.facts.followed:
+        _go_on_following(actor, followed, 0.0)
+        actor.facts.check_followed(followed, is_all=True)
 
 
 def _read_keys(actor: Actor) -> None:

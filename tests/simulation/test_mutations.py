@@ -16,7 +16,7 @@ from transcript_backends.errors import SegmentConflictError
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import EVENTS, INDEX, SegmentName, TranscriptKeys
 from transcript_backends.listing import Listing, stable_listing
-from transcript_backends.ordering import Coverage
+from transcript_backends.ranges import Ranges
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 _MUTATIONS: dict[str, tuple[Mutation, int]] = {}
@@ -144,11 +144,11 @@ def what_a_listing_shows_too_early_is_shown(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(within=5000)
 def a_reader_that_lists_again_shows_what_is_new(patch: pytest.MonkeyPatch) -> None:
-    class Everything(Coverage):
+    class Everything(Ranges):
         def holds(self, writer_id: str, seq: int) -> bool:
             return True
 
-    patch.setattr(reading, "Coverage", Everything)
+    patch.setattr(reading, "Ranges", Everything)
 
 
 @mutation(within=1000)
@@ -186,10 +186,9 @@ def a_lost_answer_counts_as_success(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(within=50)
 def a_taken_key_counts_as_a_conflict(patch: pytest.MonkeyPatch) -> None:
-    def holds(self: Container, key: str, *_: object) -> bool:
+    def holds(self: Container, key: str, *_: object) -> None:
         if self.exists(key):
             raise SegmentConflictError(key)
-        return False
 
     patch.setattr(Container, "_holds", holds)
 

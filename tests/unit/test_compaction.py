@@ -715,18 +715,49 @@ def test_what_deletes_and_dead_compactions_left_is_swept_and_young_indexes_stay(
     assert seen(setup)[0] == before
 
 
-def test_the_index_of_a_segment_merged_further_stays_for_an_hour():
+def test_the_index_of_a_segment_merged_further_stays_for_an_hour_after_that():
     clock = ServerClock()
     setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
     five(setup)
     (first,) = setup.store.compact(REF, FULL).merged
     append(setup.store, 8, 8)
-    clock.go_on(minutes=59)
+    clock.go_on(minutes=200)
     (second,) = setup.store.compact(REF, FULL).merged
-    assert setup.keys() == [second, *sorted([index_key(first), index_key(second)])]
+    for minutes in (0, 59):
+        clock.go_on(minutes=minutes)
+        setup.store.compact(REF, FULL)
+        assert setup.keys() == [second, *sorted([index_key(first), index_key(second)])]
     clock.go_on(minutes=2)
     setup.store.compact(REF, FULL)
     assert setup.keys() == [second, index_key(second)]
+
+
+def test_indexes_of_a_transcript_that_is_compacted_all_day_go():
+    clock = ServerClock()
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    for seq in range(24 * 12):
+        append(setup.store, seq, seq)
+        clock.go_on(minutes=5)
+        setup.store.compact(REF, FULL)
+        assert len(setup.keys(INDEX)) <= 16
+
+
+def test_a_segment_that_was_merged_further_meanwhile_is_not_written_again():
+    setup = one_by_one()
+    five(setup)
+    before = seen(setup)
+    waiting, hooks = hooked(setup.memory)
+    hooks.before("put", lambda: merge_twice(setup), key="/index/")
+
+    def merge_twice(setup):
+        setup.store.compact(REF, FULL)
+        append(setup.store, 8, 8)
+        setup.store.compact(REF, FULL)
+
+    waiting.store.compact(REF, FULL)
+    (standing,) = events(setup)
+    assert "0000008-compacted-" in standing
+    assert [record[:2] for record in seen(setup)[0]][:-1] == [record[:2] for record in before[0]]
 
 
 # --- writers whose id is not their own --------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ def test_a_store_with_placeholders_is_checked_under_values_of_nobody(tmp_path: P
 
 
 def test_the_first_failure_ends_it_and_says_what_to_do(tmp_path: Path) -> None:
-    (checked,) = diagnose("ftp://nowhere/x")
+    (checked,) = diagnose("nosuch://nowhere/x")
     assert not checked.passed
-    assert "no backend serves ftp://" in checked.detail
+    assert "no backend serves nosuch://" in checked.detail
     checks = diagnose(str(tmp_path / "store"))
     next(checks)
     (tmp_path / "store").rmdir()

@@ -67,7 +67,11 @@ def test_a_directory_that_cant_be_made_is_refused_with_its_url(tmp_path):
     ("url", "why"),
     [
         ("s3n://b", "no backend serves s3n://; did you mean s3://, s3a://?"),
-        ("zzz://b", "no backend serves zzz://; did you mean file://, local://, memory://, s3://, s3a://"),
+        (
+            "zzz://b",
+            "no backend serves zzz://; did you mean abfs://, abfss://, az://, azure://, file://, gcs://, gs://, https://, ",
+        ),
+        ("wbdav://b", "no backend serves wbdav://; did you mean webdav://?"),
         ("file:///tmp/x?region=eu", "unknown setting 'region' in 'file:///tmp/x'; did you mean"),
     ],
 )
@@ -98,11 +102,100 @@ def test_retries_follow_the_settings():
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
-    monkeypatch.delitem(sys.modules, "transcript_backends.drivers.s3", raising=False)
+    for module in ("s3", "s3_client"):
+        monkeypatch.delitem(sys.modules, f"transcript_backends.drivers.{module}", raising=False)
     with pytest.raises(MissingExtraError, match=re.escape("pip install 'transcript-backends[s3]'")) as caught:
         open_store("s3://bucket/p")
     assert caught.value.name == "boto3"
     assert isinstance(caught.value, ImportError)
+
+
+# --- fsspec's filesystems ---------------------------------------------------------------------------------------------
+
+
+def test_a_filesystem_of_fsspec_is_served_under_its_own_name_and_with_the_prefix(tmp_path):
+    with open_store("fsspec+memory://registry/p") as store:
+        key = append(store, 0, 0)
+        assert str(store) == "fsspec+memory://registry/p"
+        assert key.startswith("p/acme/")
+    with open_store(f"fsspec+file://{tmp_path}/store/x", conditional_writes="on") as store:
+        append(store, 0, 0)
+        assert str(store) == f"fsspec+file://{tmp_path}/store/x"
+        assert (tmp_path / "store" / "x" / "acme").is_dir()
+    with open_store("webhdfs://namenode/p") as store:  # nothing is contacted yet
+        assert str(store) == "webhdfs://namenode/p"
+
+
+def test_views_of_a_directory_of_fsspec_begin_where_those_of_ours_do(tmp_path):
+    store = open_store(f"fsspec+file://{tmp_path}/data/{{tenant}}")
+    append(store.with_runtime_context(RuntimeContext(tenant="a/b")), 0, 0)
+    assert os.listdir(tmp_path / "data") == ["a=2Fb"]
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file", "s3"])
+def test_fsspec_takes_the_place_of_no_scheme_of_ours(scheme, tmp_path):
+    location = f"{scheme}://{tmp_path}" if scheme == "file" else f"{scheme}://registry"
+    assert "fsspec" not in type(open_store(location)._container.driver).__name__.lower()
+
+
+def test_a_package_comes_before_fsspec(tmp_path, monkeypatch):
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[transcript_backends.backends]\nwebhdfs = their_webhdfs:backend\n")
+    (tmp_path / "their_webhdfs.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    with open_store("webhdfs://box/p?colour=red") as store:
+        assert str(store) == "memory://theirs-box/p"
+    sys.modules.pop("their_webhdfs")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("fsspec+zzz://b", "fsspec has no filesystem 'zzz'; it has abfs, "),
+        ("fsspec+://b", "fsspec has no filesystem ''; it has abfs, "),
+        ("fsspec+s3", "is not a store URL"),
+        ("fsspec+webhdfs:///p", "names no bucket or container; write fsspec+webhdfs://name/prefix"),
+        ("fsspec+file://host/p", "names a host, 'host': a directory is written with three slashes"),
+        ("fsspec+file://", "names no directory"),
+        ("fsspec+sftp://user:c4n4ry@host/p", "holds user information"),
+        ("fsspec+memory://b?storage_options=x", "unknown setting 'storage_options'"),
+        ("fsspec+memory://b?region=x", "unknown setting 'region'"),
+    ],
+)
+def test_a_url_of_fsspec_that_cant_be_used_says_why(url, why):
+    with pytest.raises(InvalidURLError, match=re.escape(why)) as caught:
+        open_store(url)
+    assert "c4n4ry" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["fsspec+sftp://host/p", "sftp://host/p"])
+def test_a_filesystem_whose_package_is_missing_is_named_with_what_it_needs(url, monkeypatch):
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    with pytest.raises(MissingExtraError, match=r"fsspec's 'sftp' needs a package that is not installed: .*paramiko"):
+        open_store(url)
+
+
+def without_fsspec(monkeypatch):
+    for name in [
+        each for each in sys.modules if each == "fsspec" or each.startswith(("fsspec.", "transcript_backends.drivers.fsspec"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+
+
+def test_without_fsspec_its_schemes_name_the_command_that_installs_it(monkeypatch):
+    without_fsspec(monkeypatch)
+    with pytest.raises(MissingExtraError, match=re.escape("pip install 'transcript-backends[fsspec]'")) as caught:
+        open_store("fsspec+memory://b")
+    assert caught.value.name == "fsspec"
+
+
+def test_without_fsspec_a_scheme_nobody_knows_is_still_named_with_the_near_ones(monkeypatch):
+    without_fsspec(monkeypatch)
+    with pytest.raises(InvalidURLError, match=re.escape("no backend serves s3n://; did you mean s3://, s3a://?")):
+        open_store("s3n://b")
 
 
 # --- backends of other packages ---------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ READ = [
     ("file:///C:/data", "file", "/C:/data", "", {}),
     ("file:///data/{tenant}/x", "file", "/data", "{tenant}/x/", {}),
     ("file:///{tenant}", "file", "/", "{tenant}/", {}),
+    ("az://container/p", "az", "container", "p/", {}),
+    ("azure://container?account_name=acct", "azure", "container", "", {"account_name": "acct"}),
     ("/var/data", "file", "/var/data", "", {}),
     ("/var/data/", "file", "/var/data", "", {}),
     ("/var/a%20b/c?d=e&f#g", "file", "/var/a%20b/c?d=e&f#g", "", {}),
@@ -60,6 +62,26 @@ def test_a_url_is_read(url, scheme, container, root, query):
     assert (found.scheme, found.container, found.root, dict(found.query)) == (scheme, container, root, query)
     again = parse(str(found))
     assert (again.scheme, again.container, again.root, dict(again.query)) == (scheme, container, root, {})
+
+
+WITH_ACCOUNT = [
+    ("az://c1@acct.blob.core.windows.net/p", "az", "c1", "acct.blob.core.windows.net", "p/"),
+    ("az://c1@acct", "az", "c1", "acct", ""),
+    ("azure://c1@acct/", "azure", "c1", "acct", ""),
+    ("abfs://c1@acct.dfs.core.windows.net/a@b:c", "abfs", "c1", "acct.dfs.core.windows.net", "a@b:c/"),
+    ("ABFSS://c-1@Acct.DFS.core.chinacloudapi.cn/a%20b", "abfss", "c-1", "acct.dfs.core.chinacloudapi.cn", "a b/"),
+    ("az://c1@acct-secondary.z12.blob.storage.azure.net", "az", "c1", "acct-secondary.z12.blob.storage.azure.net", ""),
+    ("https://acct.blob.core.windows.net/c1/a/b", "https", "c1", "acct.blob.core.windows.net", "a/b/"),
+    ("https://acct.dfs.core.usgovcloudapi.net/c1/", "https", "c1", "acct.dfs.core.usgovcloudapi.net", ""),
+    ("HTTPS://ACCT.blob.core.windows.net/c1/{tenant}?anon=true", "https", "c1", "acct.blob.core.windows.net", "{tenant}/"),
+]
+
+
+@pytest.mark.parametrize(("url", "scheme", "container", "host", "root"), WITH_ACCOUNT)
+def test_a_url_may_name_the_account_of_azure(url, scheme, container, host, root):
+    found = parse(url)
+    assert (found.scheme, found.container, found.host, found.root) == (scheme, container, host, root)
+    assert parse(str(found)) == StoreURL(scheme, container, root, host=host)
 
 
 segments = st.text(st.characters(exclude_categories=["Cs",
@@ -79,6 +101,17 @@ def test_the_text_of_a_url_names_the_same_location(scheme, container, root, with
     url = StoreURL(scheme, container, root, {"region": CANARY} if with_query else {})
     assert parse(str(url)) == StoreURL(scheme, container, root)
     assert CANARY not in str(url)
+
+
+@given(
+    st.sampled_from(["az", "azure", "abfs", "abfss", "https"]),
+    st.from_regex(r"[a-z0-9][a-z0-9-]{2,9}", fullmatch=True),
+    st.from_regex(r"[a-z0-9]{3,9}\.(blob|dfs)\.[a-z]{2,5}\.[a-z]{2,3}", fullmatch=True),
+    roots,
+)
+def test_the_text_of_a_url_with_an_account_names_the_same_location(scheme, container, host, root):
+    url = StoreURL(scheme, container, root, host=host)
+    assert parse(str(url)) == url
 
 
 @given(st.sampled_from(["file", "local"]), st.lists(segments, min_size=1, max_size=5))
@@ -103,7 +136,7 @@ def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(InvalidURLError):
         found = parse(text)
     if found:
-        assert parse(str(found)) == StoreURL(found.scheme, found.container, found.root)
+        assert parse(str(found)) == StoreURL(found.scheme, found.container, found.root, host=found.host)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -126,6 +159,17 @@ REFUSED = [
     ("s3://b:9000/p", "a server's address goes into ?endpoint_url="),
     ("s3://{tenant}/p", "is no name for a bucket"),
     ("s3://b%41/p", "is no name for a bucket"),
+    ("az://c1@host.example/p", "'host.example' in 'az://c1@host.example/p' is no account of Azure; write az://c1@account/prefix"),
+    ("az://c1@acct.", "is no account of Azure"),
+    ("az://c1@.blob.core.windows.net", "is no account of Azure"),
+    ("az://c1@a.file.core.windows.net/p", "is no account of Azure"),
+    ("az://-c@acct/p", "is no name for a bucket or container"),
+    ("https://host.example/c1/p", "'https://host.example/c1/p' is no container of Azure; write https://account.blob.core"),
+    ("https://acct.blob.core.windows.net", "is no container of Azure"),
+    ("https://acct.blob.core.windows.net/", "is no container of Azure"),
+    ("https://acct.blob.core.windows.net/$web/p", "is no container of Azure"),
+    ("https://acct.blob.core.windows.net:443/c1", "is no container of Azure"),
+    ("https://acct/c1", "is no container of Azure"),
     ("s3://-b/p", "is no name for a bucket"),
     ("s3://bü/p", "is no name for a bucket"),
     ("s3://b\\c/p", "is no name for a bucket"),
@@ -207,6 +251,15 @@ def test_a_url_that_is_no_text_is_refused_with_its_type(url):
         "s3://key:{0}/x@b/p\n",
         "file://me:{0}@host/x",
         "https://me:{0}@host/x",
+        "az://{0}:x@acct/p",
+        "az://c1:{0}@acct/p",
+        "az://c1@acct:{0}@host/p",
+        "az://C{0}@acct/p",
+        "gs://{0}@acct/p",
+        "https://{0}@acct.blob.core.windows.net/c1",
+        "https://acct.blob.core.windows.net/c1?sp=r&sv=1&sig={0}",
+        "https://acct.blob.core.windows.net/c1?sig={0}",
+        "az://c1@acct?connection_string_env={0}",
         "s3:key:{0}@b",
         "key:{0}@b/p",
         "s3://b?{0}",
@@ -238,6 +291,7 @@ def test_a_refusal_never_repeats_what_may_be_a_secret(url):
     "name",
     ["key", "secret", "token", "password", "passwd", "pwd", "sas", "sas_token", "sig", "SIG", "sv", "credential", "credentials",
     "connection_string", "ConnectionString",
+     "se", "sp", "sr", "st", "spr", "srt", "si", "sip", "ske", "skoid", "sktid",
      "X-Amz-Signature", "x-amz-date", "X-Goog-Credential", "account_key", "aws_secret_access_key", "session_token",
      "secret_access_key", "access_key_id", "aws_access_key_id"],
 )  # fmt: skip

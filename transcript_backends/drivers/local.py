@@ -17,12 +17,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from itertools import islice
 
 from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
+from transcript_backends.drivers.walks import Walks
 
-_PAGE_SIZE = 1000
-_WALKS = 8  # that are remembered from page to page
 _ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = ".tmp-"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -55,8 +53,7 @@ class LocalObjectStore:
         self.location = f"file://{directory}"
         self.capabilities = Capabilities()
         self._root = os.path.realpath(directory)
-        # Listings under way: reading a large directory once per page would take the square of its size.
-        self._walks: dict[tuple[str, str | None], Iterator[ObjectInfo]] = {}
+        self._walks = Walks(lambda prefix, after: _walk(os.path.dirname(self._path(prefix + "any")), prefix, after))
         self._settled: set[str] = set()  # directories whose own entries are known to be on disk
 
     # --- write --------------------------------------------------------------------------------------------------------
@@ -164,16 +161,7 @@ class LocalObjectStore:
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         if not os.path.isdir(self._root):
             raise _NoRoot(self._root)
-        top = os.path.dirname(self._path(prefix + "any"))
-        walk = self._walks.pop((prefix, token), None) or _walk(top, prefix, max(start_after, token or ""))
-        found = list(islice(walk, _PAGE_SIZE))
-        if len(found) < _PAGE_SIZE:
-            return Page(found, None, datetime.now(timezone.utc))
-        last = found[-1].key
-        self._walks[prefix, last] = walk
-        while len(self._walks) > _WALKS:
-            self._walks.pop(next(iter(self._walks)), None)
-        return Page(found, last, datetime.now(timezone.utc))
+        return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 

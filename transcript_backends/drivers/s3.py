@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import io
 import os
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timezone
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-import boto3
 import botocore.exceptions as sdk
-from botocore import UNSIGNED
-from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
 from transcript_backends.drivers.clients import SharedClient
@@ -34,6 +31,7 @@ from transcript_backends.drivers.driver import (
     PutMode,
     content_type,
 )
+from transcript_backends.drivers.s3_client import addressing_style, check_endpoint, is_aws, make_client
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.urls import Setting, StoreURL
 
@@ -44,8 +42,20 @@ SETTINGS = (
     Setting("region", aliases=("region_name", "aws_region")),
     Setting("endpoint_url", "url", ("endpoint", "endpoint_override", "aws_endpoint")),
     Setting("addressing_style", choices=("auto", "path", "virtual")),
+    Setting("force_path_style", "bool", ("s3ForcePathStyle",)),
+    Setting("virtual_hosted_style_request", "bool"),
     Setting("profile", aliases=("aws_profile",)),
+    Setting("role_arn"),
+    Setting("external_id"),
+    Setting("role_session_name"),
     Setting("anon", "bool", ("anonymous", "skip_signature", "no_sign_request")),
+    Setting("expected_bucket_owner"),
+    Setting("requester_pays", "bool", ("request_payer",)),
+    Setting("sse", choices=("AES256", "aws:kms", "aws:kms:dsse")),
+    Setting("sse_kms_key_id"),
+    Setting("bucket_key", "bool"),
+    Setting("storage_class"),
+    Setting("purge_versions", "bool"),
     Setting("checksum", choices=("auto", "when_supported", "when_required")),
     Setting("verify", aliases=("ca_bundle",)),
     Setting("allow_http", "bool"),
@@ -57,9 +67,19 @@ SETTINGS = (
     Setting("session_token", aliases=("aws_session_token",), secret=True),
 )
 
+_PUT_MEMBERS = {
+    "sse": "ServerSideEncryption",
+    "sse_kms_key_id": "SSEKMSKeyId",
+    "bucket_key": "BucketKeyEnabled",
+    "storage_class": "StorageClass",
+}
+_NEEDS = {"external_id": "role_arn", "role_session_name": "role_arn", "sse_kms_key_id": "sse", "bucket_key": "sse"}
+_ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
+
 _MEANINGS = {
     "NoSuchBucket": Meaning.CONTAINER_NOT_FOUND,
     "NoSuchKey": Meaning.NOT_FOUND,
+    "InvalidObjectState": Meaning.OTHER,
     "ExpiredToken": Meaning.EXPIRED,
     "ExpiredTokenException": Meaning.EXPIRED,
     "TokenRefreshRequired": Meaning.EXPIRED,
@@ -70,6 +90,8 @@ _MEANINGS = {
     "InternalError": Meaning.TRY_AGAIN,  # these three also stand in the answer to a batch, without a status
     "ServiceUnavailable": Meaning.TRY_AGAIN,
     "SlowDown": Meaning.TRY_AGAIN,
+    "Throttling": Meaning.TRY_AGAIN,  # of the services that give keys and roles
+    "ThrottlingException": Meaning.TRY_AGAIN,
     "NotImplemented": Meaning.UNSUPPORTED,
 }
 _MEANINGS_BY_STATUS = {
@@ -97,6 +119,8 @@ _CONNECTION_LOST = (
     TimeoutError,
 )
 _ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307")
+_BATCH = 1000
+_GONE = ("NoSuchKey", "NoSuchVersion")
 _NO_BATCH_DELETE = ("MissingContentMD5", "NotImplemented", "MalformedXML", "MethodNotAllowed")
 
 
@@ -110,21 +134,34 @@ class S3ObjectStore:
     Args:
         client: a boto3 S3 client, or a holder that makes one.
         bucket: its name.
+        settings: of `SETTINGS`, those that go with requests: owner, payer, encryption, storage class, what a delete removes.
     """
 
-    def __init__(self, client: S3Client | SharedClient[S3Client], bucket: str) -> None:
+    def __init__(
+        self,
+        client: S3Client | SharedClient[S3Client],
+        bucket: str,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._shared = client if isinstance(client, SharedClient) else SharedClient(ready=client)
         self._bucket = bucket
+        self._always: dict[str, Any] = {"Bucket": bucket}
+        if "expected_bucket_owner" in settings:
+            self._always["ExpectedBucketOwner"] = settings["expected_bucket_owner"]
+        if settings.get("requester_pays"):
+            self._always["RequestPayer"] = "requester"
+        self._with_puts = {member: settings[name] for name, member in _PUT_MEMBERS.items() if name in settings}
+        self._purge_versions = bool(settings.get("purge_versions"))
         self._batch_delete = True
         self.location = f"s3://{bucket}"
 
     @property
     def capabilities(self) -> Capabilities:
         try:
-            known = _is_aws(self._shared.get().meta.endpoint_url)
+            known = is_aws(self._shared.get().meta.endpoint_url)
         except sdk.BotoCoreError:  # no client can be made; the next request says why
             known = False
-        plain = not self._bucket.endswith("--x-s3")  # directory buckets list in no order and refuse StartAfter
+        plain = not _is_directory_bucket(self._bucket)  # those list in no order and refuse StartAfter
         # Elsewhere StartAfter is not trusted either: some servers skip keys that come after it (localstack#13745).
         return Capabilities(create_only="yes" if known else "probe", ordered_lists=plain, start_after=plain and known)
 
@@ -137,14 +174,12 @@ class S3ObjectStore:
         return f"endpoint {meta.endpoint_url}, region {meta.region_name}"
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
-        request: dict[str, Any] = {}
+        request = {**self._always, **self._with_puts}
         if isinstance(mode, IfMatch):
             request["IfMatch"] = mode.version
         elif mode == "create":
             request["IfNoneMatch"] = "*"
-        answer = self._shared.get().put_object(
-            Bucket=self._bucket, Key=key, Body=body, Metadata=metadata, ContentType=content_type(key), **request
-        )
+        answer = self._shared.get().put_object(Key=key, Body=body, Metadata=metadata, ContentType=content_type(key), **request)
         return str(_member(answer, "ETag"))
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
@@ -153,7 +188,7 @@ class S3ObjectStore:
         ranged = start > 0 or end is not None
         request: dict[str, Any] = {"Range": f"bytes={start}-{'' if end is None else end - 1}"} if ranged else {}
         try:
-            answer = self._shared.get().get_object(Bucket=self._bucket, Key=key, **request)
+            answer = self._shared.get().get_object(Key=key, **self._always, **request)
         except sdk.ClientError as error:
             if _status(error) != 416:
                 raise
@@ -166,13 +201,13 @@ class S3ObjectStore:
             raise
 
     def head(self, key: str) -> Head:
-        answer = self._shared.get().head_object(Bucket=self._bucket, Key=key)
+        answer = self._shared.get().head_object(Key=key, **self._always)
         return Head(_info(key, _member(answer, "ContentLength"), answer), answer.get("Metadata", {}))
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         hint = {"StartAfter": start_after} if start_after and self.capabilities.start_after else {}
         request: dict[str, Any] = {"ContinuationToken": token} if token else hint
-        answer = self._shared.get().list_objects_v2(Bucket=self._bucket, Prefix=prefix, **request)
+        answer = self._shared.get().list_objects_v2(Prefix=prefix, **self._always, **request)
         truncated = _member(answer, "IsTruncated")
         if "Name" not in answer and "KeyCount" not in answer:
             raise _NotS3("a listing without Name and KeyCount")
@@ -182,36 +217,71 @@ class S3ObjectStore:
         return Page(found, _member(answer, "NextContinuationToken") if truncated else None, now)
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        if self._purge_versions:
+            return self._delete_versions(keys)
+        return self._delete([{"Key": key} for key in keys])
+
+    def _delete_versions(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        """Delete all versions and delete markers of some keys; the latest last, or an older one would show again.
+
+        One listing of what is between the keys is less than one for each of them.
+        """
+        wanted = frozenset(keys)
+        older: list[dict[str, Any]] = []
+        latest: list[dict[str, Any]] = []
+        listing = self._shared.get().get_paginator("list_object_versions")
+        prefix = os.path.commonprefix(list(keys))  # noqa: RUF071 - of characters is what is meant
+        for page in listing.paginate(Prefix=prefix, **self._always):
+            _member(page, "IsTruncated")
+            _member(page, "Name")
+            for each in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
+                if each["Key"] in wanted:
+                    rank = latest if _member(each, "IsLatest") else older
+                    rank.append({"Key": each["Key"], "VersionId": _member(each, "VersionId")})
+        failed: dict[str, Exception] = {}
+        for rank in (older, latest):
+            doomed = [each for each in rank if each["Key"] not in failed]
+            for start in range(0, len(doomed), _BATCH):
+                failed.update(self._delete(doomed[start : start + _BATCH]))
+        return failed
+
+    def _delete(self, doomed: Sequence[Any]) -> Mapping[str, Exception]:
+        """Delete keys, or versions of them, in one request or each in its own; gives the failures by key."""
         if self._batch_delete:
             try:
-                return self._delete_batch(keys)
+                return self._delete_batch(doomed)
             except sdk.ClientError as error:
-                if error.response["Error"].get("Code") not in _NO_BATCH_DELETE:
+                if _code(error) not in _NO_BATCH_DELETE:
                     raise
                 self._batch_delete = False  # an older server that wants a Content-MD5, which boto3 no longer sends
         failed: dict[str, Exception] = {}
-        for key in keys:
+        for each in doomed:
             try:
-                self._shared.get().delete_object(Bucket=self._bucket, Key=key)
+                self._shared.get().delete_object(**self._always, **each)
             except (sdk.ClientError, sdk.BotoCoreError) as error:
-                failed[key] = error
+                if _code(error) not in _GONE:
+                    failed[each["Key"]] = error
         return failed
 
-    def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, Exception]:
-        answer = self._shared.get().delete_objects(Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys]})
+    def _delete_batch(self, doomed: Sequence[Any]) -> Mapping[str, Exception]:
+        answer = self._shared.get().delete_objects(Delete={"Objects": list(doomed)}, **self._always)
+        errors, deleted = answer.get("Errors", ()), answer.get("Deleted", ())
         failed: dict[str, Exception] = {
             each["Key"]: sdk.ClientError({"Error": {"Code": each.get("Code", "unknown")}}, "DeleteObjects")
-            for each in answer.get("Errors", ())
+            for each in errors
+            if each.get("Code") not in _GONE
         }
-        told = failed.keys() | {each["Key"] for each in answer.get("Deleted", ())}
+        told = Counter(each["Key"] for each in (*errors, *deleted))
         if not told:
             raise _NotS3("an answer to DeleteObjects that names no key")
-        failed.update((key, _NotS3("DeleteObjects left this key out")) for key in keys if key not in told)
+        asked = Counter(each["Key"] for each in doomed)
+        failed.update((key, _NotS3("DeleteObjects left this key out")) for key in asked if told[key] < asked[key])
         return failed
 
     def classify(self, error: Exception) -> Failure | None:
         if isinstance(error, sdk.ClientError):
-            return _classify_answer(error)
+            failure, hint = _classify_answer(error), self._hint(error)
+            return failure._replace(detail=f"{failure.detail}: {hint}") if hint else failure
         if isinstance(error, (_NotS3, ResponseParserError)):
             return Failure(Meaning.NO_ANSWER, str(error) if isinstance(error, _NotS3) else "the answer is not XML of S3")
         if isinstance(error, _NO_CREDENTIALS):
@@ -226,6 +296,30 @@ class S3ObjectStore:
             return Failure(Meaning.OTHER, f"{type(error).__name__}: {error}")
         return None
 
+    def _hint(self, error: sdk.ClientError) -> str:
+        """What an answer leaves unsaid."""
+        code, operation = _code(error), error.operation_name
+        if code in _ELSEWHERE:
+            return "the bucket is in another region or behind another endpoint; set region or endpoint_url"
+        if code == "InvalidObjectState":
+            return "it is in an archive; restore it"
+        if code not in ("AccessDenied", "403"):
+            return ""
+        if operation == "AssumeRole":
+            return "these credentials may not assume the role"
+        if self._purge_versions and operation == "ListObjectVersions":
+            return "purge_versions needs s3:ListBucketVersions"
+        if self._purge_versions and operation in ("DeleteObject", "DeleteObjects"):
+            return "a retention or legal hold keeps it, or s3:DeleteObjectVersion is missing"
+        causes = ["a permission is missing"]
+        if "ExpectedBucketOwner" in self._always:
+            causes.append("the bucket is not of expected_bucket_owner")
+        if "RequestPayer" not in self._always:
+            causes.append("the requester pays (then set requester_pays)")
+        if self._with_puts.get("ServerSideEncryption", "").startswith("aws:kms"):
+            causes.append("the key's policy does not allow kms:GenerateDataKey and kms:Decrypt")
+        return ", or ".join(causes)
+
     def renew(self) -> bool:
         return self._shared.renew()
 
@@ -234,14 +328,12 @@ class S3ObjectStore:
 
 
 def _classify_answer(error: sdk.ClientError) -> Failure:
-    code, status = error.response["Error"].get("Code", "unknown"), _status(error)
+    code, status = _code(error), _status(error)
     answer = error.response.get("ResponseMetadata", {})
     if code == "500" and "html" in answer.get("HTTPHeaders", {}).get("content-type", ""):
         return Failure(Meaning.NO_ANSWER, "the answer is a web page")  # botocore makes a 500 of a 200 that is not XML
     request_id = answer.get("RequestId")
     detail = ", ".join(filter(None, (code, f"HTTP {status}" if status else "", f"request {request_id}" if request_id else "")))
-    if code in _ELSEWHERE:
-        detail += ": the bucket is in another region or behind another endpoint; set region or endpoint_url"
     if code == "400" and error.operation_name == "HeadObject":
         code = "ExpiredToken"  # a head's answer has no body to name it; a malformed request is no other possibility here
     meaning = _MEANINGS.get(code) or _MEANINGS_BY_STATUS.get(status)
@@ -250,6 +342,15 @@ def _classify_answer(error: sdk.ClientError) -> Failure:
     if status == 404 and code not in _MEANINGS and error.operation_name not in ("GetObject", "HeadObject", "DeleteObject"):
         meaning = Meaning.NO_ANSWER  # no object was asked for, and S3 would have named the bucket
     return Failure(meaning, detail)
+
+
+def _is_directory_bucket(bucket: str) -> bool:
+    return bucket.endswith("--x-s3")
+
+
+def _code(error: Exception) -> str:
+    """The service's word for what went wrong; empty where it was not the service."""
+    return str(error.response["Error"].get("Code", "unknown")) if isinstance(error, sdk.ClientError) else ""
 
 
 def _status(error: sdk.ClientError) -> int:
@@ -279,74 +380,19 @@ def _info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:
 
 def open_url(url: StoreURL, settings: Mapping[str, Any]) -> S3ObjectStore:
     """A driver for ``s3://bucket``; the client is made when first used, and anew in a forked child."""
-    _check_endpoint(url.container, settings)
-    return S3ObjectStore(SharedClient(lambda: _make_client(settings)), url.container)
-
-
-def _check_endpoint(bucket: str, settings: Mapping[str, Any]) -> None:
-    endpoint = settings.get("endpoint_url")
-    if endpoint is None:
-        return
-    parts = urlsplit(endpoint)
-    first, _, rest = (parts.hostname or "").partition(f"{bucket}.")
-    if not first and re.search(r"(^|\.)s3[.-]|^localhost$", rest):
+    check_endpoint(url.container, settings)
+    addressing_style(settings)
+    for name, needed in _NEEDS.items():
+        if name in settings and needed not in settings:
+            raise InvalidURLError(f"{name} has no effect without {needed}; give both, or neither")
+    signers = [name for name in ("profile", "role_arn", "access_key_id") if name in settings]
+    if settings.get("anon") and signers:
+        raise InvalidURLError(f"anon signs no request, and {signers[0]} says as whom to sign; give one of them")
+    if settings.get("storage_class") in _ARCHIVES:
         raise InvalidURLError(
-            f"endpoint_url names the bucket {bucket!r} in its host already; leave it out there, it is added where needed"
+            f"storage_class {settings['storage_class']} is an archive, which can't be read before it is restored; "
+            "GLACIER_IR and INTELLIGENT_TIERING can"
         )
-    if parts.scheme == "http" and not settings.get("allow_http") and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        raise InvalidURLError("endpoint_url is http beyond this machine: use https, or allow_http=true to accept the risk")
-
-
-def _make_client(settings: Mapping[str, Any]) -> S3Client:
-    """A client set up on purpose; what is not set here is the SDK's own chain (environment, profile, role).
-
-    - time-outs of 5 s to connect and 30 s between bytes, where the SDK waits 60 s;
-    - one try: `transcript_backends.container` repeats requests, since it alone knows how to resolve a lost create;
-    - a pool as large as the threads that may share it, with TCP keep-alive;
-    - checksums: the SDK's defaults on AWS; elsewhere only where required, since many servers refuse the newer ones. The
-      sha256 in each object's metadata is ours.
-    """
-    session = boto3.Session(
-        profile_name=settings.get("profile"),
-        region_name=settings.get("region") or os.environ.get("AWS_REGION"),  # boto3 reads only AWS_DEFAULT_REGION
-        aws_access_key_id=settings.get("access_key_id"),
-        aws_secret_access_key=settings.get("secret_access_key"),
-        aws_session_token=settings.get("session_token"),
-    )
-    verify = settings.get("verify")
-
-    def make(checksum: Literal["when_supported", "when_required"]) -> S3Client:
-        config = Config(
-            connect_timeout=settings.get("connect_timeout", 5),
-            read_timeout=settings.get("read_timeout", 30),
-            max_pool_connections=settings.get("max_pool_connections", 64),
-            tcp_keepalive=True,
-            retries={"mode": "standard", "total_max_attempts": 1},
-            request_checksum_calculation=checksum,
-            response_checksum_validation=checksum,
-            s3={"addressing_style": settings.get("addressing_style") or ("path" if settings.get("endpoint_url") else "auto")},
-            user_agent_extra="transcript-backends",
-            **({"signature_version": UNSIGNED} if settings.get("anon") else {}),
-        )
-        return session.client(
-            "s3",
-            region_name=session.region_name or "us-east-1",
-            endpoint_url=settings.get("endpoint_url"),
-            verify={"true": True, "false": False}.get(verify, verify) if verify else None,
-            config=config,
-        )
-
-    checksum = settings.get("checksum", "auto")
-    if checksum != "auto":
-        return make(checksum)
-    endpoint = settings.get("endpoint_url")
-    client = make("when_supported" if endpoint is None or _is_aws(endpoint) else "when_required")
-    if endpoint is None and not _is_aws(client.meta.endpoint_url):  # from AWS_ENDPOINT_URL or the profile
-        client.close()
-        client = make("when_required")
-    return client
-
-
-def _is_aws(endpoint: str) -> bool:
-    host = urlsplit(endpoint).hostname or ""
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+    if settings.get("purge_versions") and _is_directory_bucket(url.container):
+        raise InvalidURLError(f"{url.container!r} is a directory bucket, which keeps no versions; leave purge_versions out")
+    return S3ObjectStore(SharedClient(lambda: make_client(settings)), url.container, settings)

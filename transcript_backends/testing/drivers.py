@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
 import pytest
 
 from transcript_backends.drivers.driver import Body, IfMatch, Meaning, ObjectInfo, ObjectStore
-from transcript_backends.testing.racing import CREATORS, ROUNDS, all_at_once
+from transcript_backends.testing.racing import Racing, all_at_once, many_at_a_time
 
 _MANY = 1001
 
@@ -36,7 +34,7 @@ def list_all(driver: ObjectStore, prefix: str, start_after: str = "") -> list[Ob
             return found
 
 
-class DriverContract:
+class DriverContract(Racing):
     """Inherit, and give a fixture ``driver``. Every test works below a prefix of its own, so a container may be shared."""
 
     @pytest.fixture
@@ -46,11 +44,6 @@ class DriverContract:
     @pytest.fixture
     def prefix(self) -> str:
         return f"contract-{os.urandom(6).hex()}/"
-
-    @pytest.fixture
-    def threads(self) -> Iterator[ThreadPoolExecutor]:
-        with ThreadPoolExecutor(CREATORS) as pool:
-            yield pool
 
     def create(self, driver: ObjectStore, key: str, body: bytes = b"body") -> str:
         return driver.put(key, body, mode="create", metadata={})
@@ -208,8 +201,7 @@ class DriverContract:
 
     def test_every_page_of_a_long_listing_is_there_and_can_be_deleted(self, driver: ObjectStore, prefix: str) -> None:
         keys = [f"{prefix}events/{number:05d}" for number in range(_MANY)]
-        for key in keys:
-            self.create(driver, key, b"")
+        many_at_a_time(lambda number: self.create(driver, keys[number], b""), _MANY)
         assert sorted(info.key for info in list_all(driver, prefix)) == keys
         size = driver.capabilities.delete_batch
         for first in range(0, _MANY, size):
@@ -233,26 +225,22 @@ class DriverContract:
 
     # --- races --------------------------------------------------------------------------------------------------------
 
-    def test_of_many_creators_of_one_key_exactly_one_wins(
-        self, driver: ObjectStore, prefix: str, threads: ThreadPoolExecutor
-    ) -> None:
-        for number in range(ROUNDS):
+    def test_of_many_creators_of_one_key_exactly_one_wins(self, driver: ObjectStore, prefix: str) -> None:
+        for number in range(self.rounds):
             key = f"{prefix}{number}"
-            bodies = [f"creator {creator} of {number}".encode() * 20 for creator in range(CREATORS)]
-            results = all_at_once(threads, [partial(self.create, driver, key, body) for body in bodies])
+            bodies = [f"creator {creator} of {number}".encode() * 20 for creator in range(self.creators)]
+            results = all_at_once([partial(self.create, driver, key, body) for body in bodies])
             winners = [body for body, result in zip(bodies, results, strict=True) if not isinstance(result, Exception)]
             losers = {self.meaning(driver, result) for result in results if isinstance(result, Exception)}
             assert winners == [read(driver.get(key))]
             assert losers <= {Meaning.PRECONDITION, Meaning.TRY_AGAIN}
 
-    def test_of_many_replacers_of_one_version_exactly_one_wins(
-        self, driver: ObjectStore, prefix: str, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_of_many_replacers_of_one_version_exactly_one_wins(self, driver: ObjectStore, prefix: str) -> None:
         version = self.create(driver, f"{prefix}a", b"start")
-        for number in range(20):
-            bodies = [f"replacer {each} of {number}".encode() for each in range(8)]
+        for number in range(min(self.rounds, 20)):
+            bodies = [f"replacer {each} of {number}".encode() for each in range(self.creators // 2)]
             calls = [partial(driver.put, f"{prefix}a", body, mode=IfMatch(version), metadata={}) for body in bodies]
-            results = all_at_once(threads, calls)
+            results = all_at_once(calls)
             winners = [(body, result) for body, result in zip(bodies, results, strict=True) if isinstance(result, str)]
             assert len(winners) == 1
             got = driver.get(f"{prefix}a")

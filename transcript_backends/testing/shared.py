@@ -8,12 +8,11 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 
-from transcript_backends import ObjectTranscriptStore, SegmentConflictError, TranscriptRef, open_store
-from transcript_backends.testing.racing import ROUNDS
+from transcript_backends import SegmentConflictError, TranscriptRef, open_store
+from transcript_backends.testing.racing import Racing
 from transcript_backends.testing.stores import lines_of
 
 _PROCESSES = 4
-_THREADS = 4
 
 
 def append_many(url: str, ref: TranscriptRef, writer: str, count: int) -> int:
@@ -24,9 +23,9 @@ def append_many(url: str, ref: TranscriptRef, writer: str, count: int) -> int:
     return os.getpid()
 
 
-def race(url: str, ref: TranscriptRef, name: str) -> list[int]:
+def race(url: str, ref: TranscriptRef, name: str, rounds: int, threads: int) -> list[int]:
     """Try to create the segment of every seq with content of one's own, from several threads; gives the seqs won."""
-    with open_store(url) as store, ThreadPoolExecutor(_THREADS) as pool:
+    with open_store(url) as store, ThreadPoolExecutor(threads) as pool:
 
         def create(seq: int, thread: int) -> bool:
             try:
@@ -35,10 +34,10 @@ def race(url: str, ref: TranscriptRef, name: str) -> list[int]:
                 return False
             return True
 
-        return [seq for seq in range(ROUNDS) for won in pool.map(create, [seq] * _THREADS, range(_THREADS), timeout=120) if won]
+        return [seq for seq in range(rounds) for won in pool.map(create, [seq] * threads, range(threads), timeout=120) if won]
 
 
-class SharedStoreContract:
+class SharedStoreContract(Racing):
     """Inherit, and give a fixture ``store_url``: a URL that other processes can open too."""
 
     @pytest.fixture
@@ -68,16 +67,13 @@ class SharedStoreContract:
     def test_of_creators_in_many_processes_exactly_one_wins(
         self, store_url: str, ref: TranscriptRef, processes: ProcessPoolExecutor
     ) -> None:
-        running = [processes.submit(race, store_url, ref, f"process-{number}") for number in range(_PROCESSES)]
+        threads = max(1, self.creators // _PROCESSES)
+        names = [f"process-{number}" for number in range(_PROCESSES)]
+        running = [processes.submit(race, store_url, ref, name, self.rounds, threads) for name in names]
         won = sorted(seq for each in running for seq in each.result())
-        assert won == list(range(ROUNDS))
+        assert won == list(range(self.rounds))
         with open_store(store_url) as store:
-            self._check_each_is_whole(store, ref)
-
-    def _check_each_is_whole(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
-        for seq, segment in enumerate(store.list_segments(ref)):
-            with store.read_segment(segment.key) as stream:
-                body = stream.read()
-            assert body in {
-                lines_of(seq, text=f"process-{process}-{thread}") for process in range(_PROCESSES) for thread in range(_THREADS)
-            }
+            for seq, segment in enumerate(store.list_segments(ref)):
+                with store.read_segment(segment.key) as stream:
+                    body = stream.read()
+                assert body in {lines_of(seq, text=f"{name}-{thread}") for name in names for thread in range(threads)}

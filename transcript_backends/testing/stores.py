@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
@@ -20,7 +19,7 @@ from transcript_backends import (
     SegmentNotFoundError,
     TranscriptRef,
 )
-from transcript_backends.testing.racing import CREATORS, ROUNDS, all_at_once
+from transcript_backends.testing.racing import Racing, all_at_once, many_at_a_time
 
 _MANY = 1001
 
@@ -74,7 +73,7 @@ def lines_of(*numbers: int, text: str = "line") -> bytes:
     return b"".join(b'{"n":%d,"text":"%s"}\n' % (number, text.encode()) for number in numbers)
 
 
-class StoreContract:
+class StoreContract(Racing):
     """Inherit, and give a fixture ``store``. Every test uses transcripts of its own, so a store may be shared."""
 
     @pytest.fixture
@@ -88,11 +87,6 @@ class StoreContract:
     @pytest.fixture
     def ref(self, tenant: str) -> TranscriptRef:
         return TranscriptRef(tenant, "agent", "session")
-
-    @pytest.fixture
-    def threads(self) -> Iterator[ThreadPoolExecutor]:
-        with ThreadPoolExecutor(CREATORS) as pool:
-            yield pool
 
     def stored(self, store: ObjectTranscriptStore, key: str) -> bytes:
         with store.read_segment(key) as stream:
@@ -170,8 +164,7 @@ class StoreContract:
     def test_more_segments_than_a_page_are_all_seen_and_all_deleted(
         self, store: ObjectTranscriptStore, ref: TranscriptRef
     ) -> None:
-        for seq in range(_MANY):
-            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        many_at_a_time(lambda seq: store.append_segment(ref, seq, seq, "w", lines_of(seq)), _MANY)
         assert [segment.seq_start for segment in store.list_segments(ref)] == list(range(_MANY))
         assert store.next_seq(ref) == _MANY
         assert store.delete(ref).deleted == _MANY
@@ -179,8 +172,7 @@ class StoreContract:
 
     def test_more_segments_than_a_page_are_seen_under_an_escaped_id(self, store: ObjectTranscriptStore, tenant: str) -> None:
         ref = TranscriptRef(tenant, "agent", "a b/=c")
-        for seq in range(_MANY):
-            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        many_at_a_time(lambda seq: store.append_segment(ref, seq, seq, "w", lines_of(seq)), _MANY)
         assert len(store.list_segments(ref)) == _MANY
         assert list(store.list_refs(tenant)) == [ref]
 
@@ -219,34 +211,27 @@ class StoreContract:
         ]  # fmt: skip
         assert [record.seq for record in store.records(ref, start_seq=2, end_seq=3, limit=3)] == [2, 2, 3]
 
-    def test_of_many_creators_of_one_segment_exactly_one_wins(
-        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
-    ) -> None:
-        for seq in range(ROUNDS):
-            payloads = [lines_of(creator, text="x" * 100) for creator in range(CREATORS)]
-            results = all_at_once(threads, [partial(store.append_segment, ref, seq, seq, "w", each) for each in payloads])
+    def test_of_many_creators_of_one_segment_exactly_one_wins(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        for seq in range(self.rounds):
+            payloads = [lines_of(creator, text="x" * 100) for creator in range(self.creators)]
+            results = all_at_once([partial(store.append_segment, ref, seq, seq, "w", each) for each in payloads])
             winners = [each for each, result in zip(payloads, results, strict=True) if isinstance(result, str)]
-            assert [type(result) for result in results if not isinstance(result, str)] == [SegmentConflictError] * (
-                CREATORS - 1
-            )
+            losers = [type(result) for result in results if not isinstance(result, str)]
+            assert losers == [SegmentConflictError] * (self.creators - 1)
             assert winners == [self.stored(store, store.list_segments(ref)[seq].key)]
 
-    def test_many_that_append_the_same_all_succeed(
-        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_many_that_append_the_same_all_succeed(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
         call = partial(store.append_segment, ref, 0, 0, "w", lines_of(0))
-        assert len(set(all_at_once(threads, [call] * CREATORS))) == 1
+        assert len(set(all_at_once([call] * self.creators))) == 1
         assert len(store.list_segments(ref)) == 1
 
-    def test_writers_of_their_own_never_lose_a_line(
-        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_writers_of_their_own_never_lose_a_line(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
         def write(writer: int) -> None:
             for seq in range(10):
                 store.append_segment(ref, seq, seq, f"writer-{writer:02d}", lines_of(seq, text=str(writer)))
 
-        assert all_at_once(threads, [partial(write, writer) for writer in range(CREATORS)]) == [None] * CREATORS
-        expected = [(seq, f"writer-{writer:02d}") for seq in range(10) for writer in range(CREATORS)]
+        assert all_at_once([partial(write, writer) for writer in range(16)]) == [None] * 16
+        expected = [(seq, f"writer-{writer:02d}") for seq in range(10) for writer in range(16)]
         assert [(record.seq, record.writer_id) for record in store.records(ref)] == expected
 
     # --- compaction ---------------------------------------------------------------------------------------------------
@@ -279,9 +264,7 @@ class StoreContract:
         again = store.compact(ref)
         assert (again.segments_before, again.segments_after, again.bytes_written, again.merged, again.left) == (1, 1, 0, [], [])
 
-    def test_many_compactors_and_writers_at_once_lose_nothing(
-        self, store: ObjectTranscriptStore, ref: TranscriptRef, threads: ThreadPoolExecutor
-    ) -> None:
+    def test_many_compactors_and_writers_at_once_lose_nothing(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
         def write(writer: int) -> None:
             for seq in range(20):
                 store.append_segment(ref, seq, seq, f"writer-{writer}", lines_of(seq, text=str(writer)))
@@ -303,7 +286,7 @@ class StoreContract:
             read,
             read,
         ]
-        assert all_at_once(threads, calls) == [None] * len(calls)
+        assert all_at_once(calls) == [None] * len(calls)
         store.compact(ref, CompactionPolicy(full=True))
         assert [record[:2] for record in store.records(ref)] == [
             (seq, f"writer-{writer}") for seq in range(20) for writer in range(4)

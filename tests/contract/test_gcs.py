@@ -1,0 +1,36 @@
+"""Google Cloud Storage, as fake-gcs-server speaks it, against the shipped contract: bare and below prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from localstack_servers import Server
+
+from transcript_backends import ObjectTranscriptStore, open_store
+from transcript_backends.drivers.driver import ObjectStore
+from transcript_backends.drivers.gcs import SETTINGS, open_url
+from transcript_backends.testing import DriverContract, SharedStoreContract, StoreContract
+from transcript_backends.urls import parse, settings
+
+
+class TestGCSDriver(DriverContract):
+    @pytest.fixture
+    def driver(self, fake_gcs_server: Server) -> Iterator[ObjectStore]:
+        url = parse(fake_gcs_server.url())
+        driver = open_url(url, settings(url, {}, SETTINGS, {}))
+        yield driver
+        driver.close()
+
+
+class TestGCSStore(StoreContract):
+    @pytest.fixture
+    def store(self, fake_gcs_server: Server, prefix: str) -> Iterator[ObjectTranscriptStore]:
+        with open_store(fake_gcs_server.new_bucket().url(prefix)) as store:
+            yield store
+
+
+class TestSharedGCSStore(SharedStoreContract):
+    @pytest.fixture
+    def store_url(self, fake_gcs_server: Server) -> str:
+        return fake_gcs_server.new_bucket().url("shared")

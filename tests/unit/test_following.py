@@ -1,0 +1,230 @@
+"""A follower gives each record once for a cursor, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from unit.setups import REF, HookedObjectStore, append, line, lines, make
+
+from transcript_backends import CompactionPolicy, ObjectTranscriptStore, StoreUnavailableError
+from transcript_backends.container import Container, RetryPolicy
+from transcript_backends.drivers.driver import Meaning
+from transcript_backends.drivers.memory import MemoryObjectStore
+from transcript_backends.drivers.wrappers import FaultyObjectStore
+
+FULL = CompactionPolicy(full=True)
+
+
+class Clock:
+    """Passes by sleeping, and does something at certain moments."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.sleeps = 0
+        self._events = []
+
+    def at(self, moment, act):
+        self._events.append((moment, act))
+
+    def monotonic(self):
+        return self.now
+
+    def server(self):
+        return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=self.now)
+
+    def sleep(self, seconds):
+        self.sleeps += 1
+        self.now += seconds
+        due = [each for each in self._events if each[0] <= self.now]
+        self._events = [each for each in self._events if each[0] > self.now]
+        for _, act in due:
+            act()
+
+    def jitter(self):
+        return 0.5
+
+
+def following(**options):
+    """A setup, its clock, and a function that follows until nothing comes for a minute, and gives what came and the cursor."""
+    clock = Clock()
+    setup = make(memory=MemoryObjectStore("m", now=clock.server))
+    store = ObjectTranscriptStore(Container(setup.driver, clock=clock))
+
+    def follow(cursor=None):
+        with store.follow(REF, cursor=cursor, stop_when_idle=60, **options) as follower:
+            return [record[:2] for record in follower], follower.cursor
+
+    return setup, clock, follow
+
+
+def test_what_is_there_comes_first_then_what_appears_and_a_cursor_goes_on():
+    setup, clock, follow = following()
+    append(setup.store, 0, 2)
+    clock.at(5, lambda: append(setup.store, 3, 4))
+    clock.at(20, lambda: append(setup.store, 3, 3, "other"))
+    found, cursor = follow()
+    assert found == [(0, "w"), (1, "w"), (2, "w"), (3, "w"), (4, "w"), (3, "other")]
+    assert follow(cursor)[0] == []
+    append(setup.store, 5, 5)
+    assert follow(cursor)[0] == [(5, "w")]
+
+
+@pytest.mark.parametrize("taken", range(8))
+def test_a_cursor_taken_after_any_record_goes_on_with_the_next(taken):
+    setup, _, follow = following()
+    append(setup.store, 0, 2, "a")
+    append(setup.store, 1, 3, "b")
+    append(setup.store, 4, 4, "a")
+    everything, _ = follow()
+    with setup.store.follow(REF, stop_when_idle=0) as follower:
+        begun = [next(follower)[:2] for _ in range(min(taken, 7))]
+        cursor = follower.cursor
+    assert begun + follow(cursor)[0] == everything
+
+
+def test_a_compaction_between_looks_shows_nothing_again_and_hides_nothing():
+    setup, clock, follow = following()
+    for seq in range(5):
+        append(setup.store, seq, seq)
+
+    def compact_and_append():
+        setup.store.compact(REF, FULL)
+        append(setup.store, 5, 5)
+        append(setup.store, 2, 2, "late")
+        setup.store.compact(REF, FULL)
+
+    clock.at(3, compact_and_append)
+    clock.at(9, lambda: append(setup.store, 6, 6))
+    clock.at(10, lambda: setup.store.compact(REF, FULL))
+    found, cursor = follow()
+    assert found == [*((seq, "w") for seq in range(5)), (2, "late"), (5, "w"), (6, "w")]
+    assert follow(cursor)[0] == []
+
+
+def test_a_compaction_in_the_middle_of_a_look_shows_each_record_once():
+    hooks = []
+    setup = make(wrap=lambda inner: hooks.append(HookedObjectStore(inner)) or hooks[0])
+    for seq in range(6):
+        append(setup.store, seq, seq)
+    other = make(memory=setup.memory)
+
+    def meanwhile():
+        append(other.store, 6, 6)
+        other.store.compact(REF, FULL)
+
+    hooks[0].before("get", meanwhile, after=3)
+    follower = setup.store.follow(REF)
+    assert [next(follower).seq for _ in range(7)] == list(range(7))
+
+
+def test_the_next_life_of_a_transcript_is_followed_from_its_beginning():
+    setup, clock, follow = following()
+    append(setup.store, 0, 4)
+
+    def begin_anew():
+        setup.store.delete(REF)
+        append(setup.store, 0, 1)
+
+    clock.at(5, begin_anew)
+    found, cursor = follow()
+    assert found == [(0, "w"), (1, "w"), (2, "w"), (3, "w"), (4, "w"), (0, "w"), (1, "w")]
+    assert follow(cursor)[0] == []
+
+
+def test_what_outlives_a_delete_is_not_shown_again():
+    setup, clock, _ = following()
+    store = ObjectTranscriptStore(Container(setup.driver, clock=clock))
+    append(setup.store, 0, 1)
+    during = append(setup.store, 2, 3, "during")
+    body = setup.body(during)
+    clock.now = 60
+
+    def delete():
+        setup.store.delete(REF)
+        append(setup.store, 0, 0)
+        now, clock.now = clock.now, 1
+        setup.put(during, body)  # as if it had been stored, and seen, while the delete was at work
+        clock.now = now
+
+    clock.at(65, delete)
+    with store.follow(REF, stop_when_idle=60) as follower:
+        found = [record[:2] for record in follower]
+    assert found == [(0, "w"), (1, "w"), (2, "during"), (3, "during"), (0, "w")]
+
+
+def test_it_looks_soon_after_something_came_and_ever_more_rarely_when_nothing_does():
+    setup, clock, follow = following()
+    append(setup.store, 0, 0)
+    looks = []
+    list_page = setup.memory.list_page
+
+    def noted(*arguments, **options):
+        looks.append(clock.now)
+        return list_page(*arguments, **options)
+
+    setup.memory.list_page = noted
+    follow()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert pauses == pytest.approx([0.3, 0.6, 1.2, 2.4, 4.8, 9.6, 10, 10, 10, 10])
+    assert clock.sleeps < 150
+
+
+def test_a_look_that_finds_nothing_new_is_one_listing_whatever_is_compacted():
+    setup, _, follow = following()
+    for seq in range(4):
+        append(setup.store, seq, seq)
+    setup.store.compact(REF, FULL)
+    append(setup.store, 4, 4)
+    _, cursor = follow()
+    setup.driver.requests.clear()
+    assert follow(cursor)[0] == []
+    counts = setup.driver.counts
+    assert counts["list_page"] > 5
+    assert counts["get"] <= counts["list_page"]
+
+
+def test_an_error_of_the_store_ends_no_follower():
+    setup = make()
+    append(setup.store, 0, 1)
+    faulty = FaultyObjectStore(setup.memory)
+    store = ObjectTranscriptStore(Container(faulty, clock=Clock(), retry=RetryPolicy(max_attempts=1)))
+    follower = store.follow(REF)
+    assert next(follower).seq == 0
+    assert next(follower).seq == 1
+    faulty.fail("list_page", Meaning.TRY_AGAIN, times=1)
+    with pytest.raises(StoreUnavailableError):
+        next(follower)
+    append(setup.store, 2, 2)
+    assert next(follower).seq == 2
+
+
+def test_a_closed_follower_ends():
+    setup, clock, _ = following()
+    store = ObjectTranscriptStore(Container(setup.driver, clock=clock))
+    append(setup.store, 0, 3)
+    follower = store.follow(REF)
+    assert next(follower).seq == 0
+    clock.at(2, follower.close)
+    assert [record.seq for record in follower] == [1, 2, 3]
+    assert clock.now < 3
+
+
+@pytest.mark.parametrize("cursor", ["", "e30=", "not base64", "bnVsbA==", "eyJ2Ijo5LCJnIjowLCJ0IjpudWxsLCJ3Ijp7fX0="])
+def test_what_is_no_cursor_is_refused(cursor):
+    with pytest.raises(ValueError, match="is no cursor of a follower"):
+        make().store.follow(REF, cursor=cursor)
+
+
+@pytest.mark.parametrize("intervals", [{"min_interval": 0}, {"min_interval": 2, "max_interval": 1}])
+def test_intervals_that_make_no_sense_are_refused(intervals):
+    with pytest.raises(ValueError, match="the intervals must be seconds"):
+        make().store.follow(REF, **intervals)
+
+
+def test_lines_come_as_they_are():
+    setup, _, _ = following()
+    setup.store.append_segment(REF, 0, 1, "w", lines(range(2)))
+    follower = setup.store.follow(REF)
+    assert [next(follower).line for _ in range(2)] == [line(0), line(1)]
