@@ -22,11 +22,16 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_the_python_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = blocks("README.md", "python")
-    assert len(example.strip().splitlines()) <= 13
-    exec(compile(example, "README.md", "exec"), {})
-    assert capsys.readouterr().out == "0 replica-a {'role': 'user'}\n1 replica-a {'role': 'assistant'}\n"
+def test_the_python_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for example in blocks("README.md", "python"):
+        assert len(example.strip().splitlines()) <= 13
+        exec(compile(example, "README.md", "exec"), {})
+        printed.append(capsys.readouterr().out)
+    assert printed == [
+        "0 replica-a {'role': 'user'}\n1 replica-a {'role': 'assistant'}\n",
+        "{'role': 'user', 'content': 'hello'}\n",
+    ]
 
 
 def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
