@@ -11,9 +11,7 @@ import hashlib
 import io
 import os
 import tempfile
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
 from typing import BinaryIO, NamedTuple, cast
@@ -24,6 +22,7 @@ from transcript_backends.index import SegmentIndex, Source, build
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.planning import held_back, must_settle, next_run, starting_inside
+from transcript_backends.prefetching import Ahead
 from transcript_backends.reading import distinct, merge, opener, plain_records
 from transcript_backends.records import Record, is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
@@ -31,7 +30,6 @@ from transcript_backends.store import CompactionPolicy, CompactionResult
 _PATIENCE_SECONDS = 10 * 60  # after this long between writing and removing, what was seen no longer counts
 _SETTLE_SECONDS = 60
 _ABANDONED = timedelta(hours=1)
-_AHEAD_BYTES = 8 * 1024 * 1024
 
 
 def compact(container: Container, names: TranscriptKeys, policy: CompactionPolicy) -> CompactionResult:
@@ -322,32 +320,8 @@ class _Slice(io.RawIOBase):
 
 
 def _bodies(container: Container, segments: Sequence[SegmentInfo]) -> Iterator[bytes]:
-    """The bodies of segments, in order; a few are fetched ahead, in parallel."""
-
-    def fetch(segment: SegmentInfo) -> bytes:
-        with container.open(segment.key) as stream:
-            return stream.read()
-
-    if container.parallel <= 1:
-        yield from map(fetch, segments)
-        return
-    with ThreadPoolExecutor(container.parallel) as pool:
-        coming: deque[tuple[Future[bytes], int]] = deque()
-        ahead = 0
-        remaining = iter(segments)
-        try:
-            while True:
-                while len(coming) < 2 * container.parallel and (not coming or ahead < _AHEAD_BYTES):
-                    segment = next(remaining, None)
-                    if segment is None:
-                        break
-                    coming.append((pool.submit(fetch, segment), segment.size))
-                    ahead += segment.size
-                if not coming:
-                    return
-                body, size = coming.popleft()
-                ahead -= size
-                yield body.result()
-        finally:
-            for body, _ in coming:
-                body.cancel()
+    """The bodies of segments, in order."""
+    with contextlib.closing(Ahead(container, segments if container.parallel > 1 else ())) as ahead:
+        for segment in segments:
+            with ahead.open(segment) as stream:
+                yield stream.read()

@@ -19,6 +19,7 @@ from transcript_backends.index import Run, SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
 from transcript_backends.ordering import premature
+from transcript_backends.prefetching import Ahead
 from transcript_backends.ranges import Ranges, claims_of
 from transcript_backends.records import Record
 
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
 _BUSY = 10  # listings after which what shows too early is left out, even before what another writer has stored since
+_SMALL_BYTES = 1024 * 1024
 _PATIENCE = 100  # segments that may vanish in one reading before it is taken for a fault
 FOREIGN_COMPACTED = "compacted"  # the writer id of segments merged by other implementations, which write no index
 
@@ -36,18 +38,6 @@ Open = Callable[[SegmentInfo, int], BinaryIO]
 def opener(container: Container) -> Open:
     """Opens the segments of a container."""
     return lambda segment, start: container.open(segment.key, start=start)
-
-
-def _bounded_opener(container: Container, indexes: Indexes, end_seq: int | None) -> Open:
-    """Opens segments up to about a seq, so that no more is sent than is read."""
-    if end_seq is None:
-        return opener(container)
-
-    def open_segment(segment: SegmentInfo, start: int) -> BinaryIO:
-        index = indexes.get(segment.name) if segment.name.generation is not None and segment.seq_end > end_seq else None
-        return container.open(segment.key, start=start, end=index.place_after(end_seq) if index else None)
-
-    return open_segment
 
 
 class Plan(NamedTuple):
@@ -110,7 +100,7 @@ def read_records(
     where segments don't overlap, one is open at a time. A segment that vanishes is one that was merged meanwhile: the
     transcript is listed again, and reading goes on after the last record given.
     """
-    with closing(_resuming(container, names, plan, start_seq, end_seq)) as records:
+    with closing(_resuming(container, names, plan, start_seq, end_seq, limit)) as records:
         yield from islice(records, limit)
 
 
@@ -171,7 +161,7 @@ def _window_start(plan: Plan, lowest: int, last: int, wanted: int) -> int:
 
 
 def _resuming(
-    container: Container, names: TranscriptKeys, plan: Plan, start_seq: int, end_seq: int | None
+    container: Container, names: TranscriptKeys, plan: Plan, start_seq: int, end_seq: int | None, limit: int | None
 ) -> Generator[Record, None, None]:
     given = _Given()
     first_seen: Ranges | None = None
@@ -179,8 +169,10 @@ def _resuming(
         chosen = [
             each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
         ]
-        open_segment = _bounded_opener(container, plan.indexes, end_seq)
-        with closing(merge(chosen, plan.indexes, open_segment, start_seq, plan.segments, end_seq)) as merged:
+        with (
+            closing(_Opener(container, chosen, plan.indexes, start_seq, end_seq, limit)) as opened,
+            closing(merge(chosen, plan.indexes, opened.open, start_seq, plan.segments, end_seq)) as merged,
+        ):
             try:
                 wanted: Iterable[Record] = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
                 if first_seen is not None:  # what was written since may be preceded by what should have been given before
@@ -197,6 +189,43 @@ def _resuming(
         start_seq = max(start_seq, given.seq)
         first_seen = first_seen or Ranges(claims_of(plan.segments, plan.indexes))
         plan = look(container, names)
+
+
+class _Opener:
+    """Opens the segments of a reading: small ones before they are needed, compacted ones no further than they are read."""
+
+    def __init__(
+        self,
+        container: Container,
+        segments: Sequence[SegmentInfo],
+        indexes: Indexes,
+        start_seq: int,
+        end_seq: int | None,
+        limit: int | None,
+    ) -> None:
+        small: list[SegmentInfo] = []
+        expected = 0
+        for segment in segments:
+            if limit is not None and expected >= limit:
+                break
+            expected += segment.seq_end - max(segment.seq_start, start_seq) + 1
+            if segment.size <= _SMALL_BYTES and segment.name.generation is None:
+                small.append(segment)
+        self._small = {each.key for each in small} if container.parallel > 1 and len(small) > 1 else set()
+        self._ahead = Ahead(container, small, gently=True)
+        self._container, self._indexes, self._end_seq = container, indexes, end_seq
+
+    def open(self, segment: SegmentInfo, start: int) -> BinaryIO:
+        if segment.key in self._small:
+            return self._ahead.open(segment, start)
+        end = None
+        if self._end_seq is not None and segment.seq_end > self._end_seq and segment.name.generation is not None:
+            index = self._indexes.get(segment.name)
+            end = index.place_after(self._end_seq) if index else None
+        return self._container.open(segment.key, start=start, end=end)
+
+    def close(self) -> None:
+        self._ahead.close()
 
 
 class _Given:

@@ -19,13 +19,11 @@ from transcript_backends import (
     copy_transcript,
     copying,
     open_store,
-    prefetching,
 )
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import FaultyObjectStore, WrapperObjectStore
-from transcript_backends.prefetching import stream_records
 from transcript_backends.ranges import Ranges, cut
 from transcript_backends.reading import look
 from transcript_backends.records import Record
@@ -590,7 +588,7 @@ def test_a_store_that_is_gone_is_an_error_and_no_thread_goes_on(source, destinat
 
 
 def test_a_listing_that_never_settles_is_an_error(source, destination, monkeypatch):
-    monkeypatch.setattr(prefetching, "_PATIENCE", 3)
+    monkeypatch.setattr(copying, "_PATIENCE", 3)
     append(source.store, 0, 0)
     monkeypatch.setattr(copying._Side, "read", lambda *_: (_ for _ in ()).throw(SegmentNotFoundError("it is never there")))
     with pytest.raises(SegmentNotFoundError, match="never there"):
@@ -698,7 +696,7 @@ def test_only_so_much_is_read_ahead(size, most):
         with container.open(segment.key) as stream:
             return stream.read()
 
-    for count, _ in enumerate(stream_records(container, plan, 0, None, fetch, lambda: plan), 1):
+    for count, _ in enumerate(copying.stream_records(container, plan, 0, None, fetch, lambda: plan), 1):
         assert len(fetched) <= count + most
     assert count == len(fetched) == 20
     assert container.driver.most <= container.parallel

@@ -1,39 +1,50 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
 import logging
+import threading
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.setups import EVENTS, REF, HookedObjectStore, Setup, StreamCountingObjectStore, append, line, lines, make
+from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, Setup, StreamCountingObjectStore, append, line, lines, make
 
 from transcript_backends import (
     CompactionPolicy,
     CorruptSegmentError,
     ObjectTranscriptStore,
     Record,
+    SegmentConflictError,
     SegmentNotFoundError,
 )
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import Meaning
-from transcript_backends.drivers.wrappers import FaultyObjectStore, InjectedError, RecordingObjectStore, WrapperObjectStore
+from transcript_backends.drivers.memory import MemoryObjectStore
+from transcript_backends.drivers.wrappers import (
+    FaultyObjectStore,
+    InjectedError,
+    LatencyObjectStore,
+    RecordingObjectStore,
+    WrapperObjectStore,
+)
 
 
 def seqs(setup, **bounds):
     return [each.seq for each in setup.store.records(REF, **bounds)]
 
 
-def counting():
+def counting(memory=None):
     counters: list[StreamCountingObjectStore] = []
 
     def wrap(inner):
         counters.append(StreamCountingObjectStore(inner))
         return counters[0]
 
-    return make(wrap=wrap), counters[0]
+    return make(wrap=wrap, memory=memory), counters[0]
 
 
 # --- order and identity -----------------------------------------------------------------------------------------------
@@ -207,8 +218,15 @@ def test_nothing_is_read_on_past_the_end_of_the_bounds():
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-def test_segments_that_do_not_overlap_are_open_one_at_a_time():
+def streaming():
+    """As `counting`, and nothing is fetched ahead."""
     setup, streams = counting()
+    setup.store._container.parallel = 1
+    return setup, streams
+
+
+def test_segments_that_do_not_overlap_are_open_one_at_a_time():
+    setup, streams = streaming()
     for start in range(0, 50, 5):
         append(setup.store, start, start + 4)
     setup.put(f"{EVENTS}50-54-w.jsonl", b"\n\n")  # nothing in it
@@ -218,7 +236,7 @@ def test_segments_that_do_not_overlap_are_open_one_at_a_time():
 
 
 def test_only_segments_that_overlap_are_open_together():
-    setup, streams = counting()
+    setup, streams = streaming()
     for start in range(0, 50, 5):
         append(setup.store, start, start + 4, "a")
         append(setup.store, start + 2, start + 3, "b")
@@ -229,7 +247,7 @@ def test_only_segments_that_overlap_are_open_together():
 
 @pytest.mark.parametrize("taken", [0, 1, 7, 8, 20])
 def test_closing_the_generator_closes_every_stream(taken):
-    setup, streams = counting()
+    setup, streams = streaming()
     append(setup.store, 0, 9, "a")
     append(setup.store, 5, 14, "b")
     records = setup.store.records(REF)
@@ -238,6 +256,119 @@ def test_closing_the_generator_closes_every_stream(taken):
     records.close()
     assert streams.open == set()
     assert list(records) == []
+
+
+def test_small_segments_are_fetched_ahead_ever_more_of_them_and_no_more_than_a_few_megabytes():
+    latency = []
+
+    def wrap(inner):
+        latency.append(LatencyObjectStore(inner, 0.02))
+        return latency[0]
+
+    setup = make(wrap=wrap)
+    body = b"".join(b'{"x":"%s"}\n' % (b"x" * 250_000) for _ in range(4))
+    for start in range(0, 120, 4):
+        setup.store.append_segment(REF, start, start + 3, "w", body)
+    setup.driver.requests.clear()
+    records = setup.store.records(REF)
+    assert next(records).seq == 0
+    assert setup.driver.counts["get"] <= 3
+    assert sum(1 for _ in itertools.islice(records, 60)) == 60
+    time.sleep(0.2)
+    assert 16 + 4 <= setup.driver.counts["get"] <= 16 + 10
+    assert sum(1 for _ in records) == 59
+    assert setup.driver.counts["get"] == 30
+
+
+@pytest.mark.parametrize("taken", [0, 1, 30])
+def test_a_reader_that_stops_early_leaves_nothing_behind(taken):
+    setup, streams = counting()
+    for seq in range(200):
+        append(setup.store, seq, seq)
+    threads = threading.active_count()
+    records = setup.store.records(REF)
+    assert len(list(itertools.islice(records, taken))) == taken
+    records.close()
+    assert streams.open == set()
+    assert threading.active_count() == threads
+    assert setup.driver.counts["get"] <= 2 * taken + 16
+
+
+# --- from the end -----------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_long_transcript_costs_one_listing_and_two_gets():
+    clock = ServerClock()
+    setup, streams = counting(MemoryObjectStore("m", now=clock))
+    for start in range(0, 100_000, 1000):
+        setup.store.append_segment(
+            REF, start, start + 999, "w", b"".join(b'{"n":%d,"x":"%s"}\n' % (n, b"x" * 350) for n in range(start, start + 1000))
+        )
+    setup.store.compact(REF, FULL)
+    assert len(setup.store.list_segments(REF)) == 2
+    clock.go_on(seconds=10)
+    received = 0
+    inner = streams.get
+
+    def get(*arguments, **bounds):
+        nonlocal received
+        body = inner(*arguments, **bounds)
+        read = body.stream.read
+
+        def count(size):
+            nonlocal received
+            chunk = read(size)
+            received += len(chunk)
+            return chunk
+
+        body.stream.read = count
+        return body
+
+    streams.get = get
+    setup.driver.requests.clear()
+    assert [record.json()["n"] for record in setup.store.tail(REF, 50)] == list(range(99_950, 100_000))
+    assert setup.driver.counts == {"list_page": 1, "get": 2}
+    assert received < 1024 * 1024
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.integers(0, 6)), max_size=12),
+    st.integers(0, 35),
+    st.integers(-1, 40) | st.none(),
+    st.integers(0, 60) | st.none(),
+    st.booleans(),
+)
+def test_backwards_is_forwards_turned_round(written, start_seq, end_seq, limit, compacted):
+    setup = make()
+    for writer, start, more in written:
+        with contextlib.suppress(SegmentConflictError):
+            append(setup.store, start, start + more, writer)
+    if compacted:
+        setup.store.compact(REF, CompactionPolicy(min_segments=2, target_bytes=300))
+        append(setup.store, 31, 33, "d")
+    bounds = {"start_seq": start_seq, "end_seq": end_seq}
+    forwards = list(setup.store.records(REF, **bounds))
+    assert list(setup.store.records(REF, **bounds, limit=limit, reverse=True)) == forwards[::-1][:limit]
+    everything = list(setup.store.records(REF))
+    assert setup.store.tail(REF, limit or 0) == everything[len(everything) - min(limit or 0, len(everything)) :]
+
+
+def test_backwards_reads_only_what_is_taken_and_goes_on_over_a_compaction():
+    setup = make()
+    for seq in range(5000):
+        append(setup.store, seq, seq)
+    setup.driver.requests.clear()
+    records = setup.store.records(REF, reverse=True)
+    assert [next(records).seq for _ in range(10)] == list(range(4999, 4989, -1))
+    assert setup.driver.counts["get"] <= 1000
+    make(memory=setup.memory).store.compact(REF, FULL)
+    assert [record.seq for record in records] == list(range(4989, -1, -1))
+
+
+def test_a_negative_number_of_last_records_is_refused():
+    with pytest.raises(ValueError, match="n must be 0 or more"):
+        make().store.tail(REF, -1)
 
 
 def test_reaching_the_limit_closes_every_stream():
