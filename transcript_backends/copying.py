@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -23,12 +23,13 @@ from transcript_backends.index import SegmentIndex, build
 from transcript_backends.keys import PAYLOADS, PayloadKey, TranscriptKeys
 from transcript_backends.listing import Indexes, SegmentInfo, stable_listing
 from transcript_backends.object_store import ObjectTranscriptStore
-from transcript_backends.prefetching import stream_records
+from transcript_backends.prefetching import Ahead
 from transcript_backends.ranges import Claim, Ranges, claims_of, cut
 from transcript_backends.reading import FOREIGN_COMPACTED, Plan, distinct, look, merge, opener, readable
 from transcript_backends.records import Record
 from transcript_backends.refs import TranscriptRef
 
+_PATIENCE = 100  # times that compactions may move what is being read
 _SEGMENT_BYTES = 4 * 1024 * 1024
 
 
@@ -294,3 +295,35 @@ class _Copy:
 
 def _records_in(claims: Iterable[Claim]) -> int:
     return sum(last - first + 1 for _, first, last in claims)
+
+
+def stream_records(
+    container: Container,
+    plan: Plan,
+    first: int,
+    last: int | None,
+    fetch: Callable[[SegmentInfo], bytes],
+    look_again: Callable[[], Plan],
+) -> Generator[Record, None, None]:
+    """The records of a range of seqs, repeats included, for which every segment in it is fetched.
+
+    A segment that vanishes was merged meanwhile: it goes on in what ``look_again`` gives, from the seq of the last record on.
+    """
+    for patience in reversed(range(_PATIENCE)):
+        chosen = [each for each in plan.segments if each.seq_end >= first and (last is None or each.seq_start <= last)]
+        try:
+            with (
+                closing(Ahead(container, chosen, fetch)) as ahead,
+                closing(merge(chosen, plan.indexes, ahead.open, first, plan.segments)) as merged,
+            ):
+                for record in merged:  # by the time it passes a seq, it has opened all segments that start before it
+                    if last is not None and record.seq > last:
+                        break
+                    if record.seq >= first:
+                        yield record
+                        first = record.seq
+            return
+        except SegmentNotFoundError:
+            if not patience:
+                raise
+        plan = look_again()
