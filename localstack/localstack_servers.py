@@ -258,7 +258,7 @@ def _seaweedfs(port: int, data: Path) -> list[str]:
     )
     return [
         _program(_in_servers("bin/weed"), "make .venv-servers/ready"),
-        *("server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={data}", "-volume.max=20", "-volume.preStopSeconds=0"),
+        *("server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={data}", "-volume.max=1000", "-volume.preStopSeconds=0"),
         *(
             "-master.telemetry=false",
             "-s3",
