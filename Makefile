@@ -8,14 +8,14 @@ demo: .venv/ready  ## the main job, on a store in a temporary folder
 	@$(BIN)/python docs/examples/demo.py
 
 test: servers  ## the whole suite, servers included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: servers  ## what a change must pass
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest
+	$(MAKE) test
 
 servers: .venv/ready .venv-localstack/ready .venv-servers/ready  ## everything `python -m localstack_servers` can start
 
