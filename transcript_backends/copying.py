@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -129,12 +129,17 @@ class _Copy:
             wanted = [each for each in self._plan.segments if each.key in self._missing]
             first, last = min(each.seq_start for each in wanted), max(each.seq_end for each in wanted)
         found = len(self._plan.segments)
-        payloads = self._copy_payloads()
+        outside = self._source.payloads()
+        payloads = self._copy_payloads(outside)
         seen = Digest()
         container = self._source.container
         with closing(stream_records(container, self._plan, first, last, self._transfer, self._look_again)) as records:
             seen.add_all(distinct(filter(self._is_in_scope, records)))
         beside = self._verify(seen, first, last) if verify != "off" else 0
+        if verify != "off" and (lost := self._not_there(outside)):
+            raise CorruptSegmentError(
+                f"{self._destination} does not hold payload {lost[0]}, one of {len(lost)}: it was deleted meanwhile; copy again"
+            )
         records_written, bytes_written = map(sum, zip((0, 0), *self._written, strict=True))
         verified = seen.count if verify != "off" else 0
         return CopyResult(found, len(self._written), records_written, bytes_written, payloads, verified, beside)
@@ -150,7 +155,7 @@ class _Copy:
                 segments += 1 if is_whole else max(len(Ranges(wanted)), -(-part // _SEGMENT_BYTES))
                 records += _records_in(wanted)
                 size += part
-        return CopyResult(len(self._plan.segments), segments, records, size, len(self._missing_payloads()))
+        return CopyResult(len(self._plan.segments), segments, records, size, len(self._not_there(self._source.payloads())))
 
     # --- what is missing ----------------------------------------------------------------------------------------------
 
@@ -251,24 +256,24 @@ class _Copy:
         self._destination.container.create(key, body, {"tbcount": str(lines), "tbschema": "1"})
         self._written.append((lines, len(body)))
 
-    def _missing_payloads(self) -> list[str]:
-        wanted = self._source.payloads()
-        there = self._destination.payloads() if wanted else {}
-        return [each for each, size in wanted.items() if there.get(each) != size]
+    def _not_there(self, payloads: Mapping[str, int]) -> list[str]:
+        """Which of some payloads, size by sha256, the destination does not hold."""
+        there = self._destination.payloads() if payloads else {}
+        return [each for each, size in payloads.items() if there.get(each) != size]
 
-    def _copy_payloads(self) -> int:
+    def _copy_payloads(self, wanted: Mapping[str, int]) -> int:
         """Copy the payloads before the segments that refer to them; gives how many."""
-        missing = self._missing_payloads()
+        missing = self._not_there(wanted)
         with ThreadPoolExecutor(self._source.container.parallel) as pool:
             return sum(1 for _ in pool.map(self._copy_payload, missing))
 
     def _copy_payload(self, sha256: str) -> None:
-        key = self._source.names.prefix + PAYLOADS + sha256
+        key = self._source.names.payload(sha256)
         with self._source.container.open(key) as stream:
             body = stream.read()
         if hashlib.sha256(body).hexdigest() != sha256:
             raise CorruptSegmentError(f"{key!r} is not what its name says; put the original in its place, or remove it")
-        self._destination.container.create(self._destination.names.prefix + PAYLOADS + sha256, body)
+        self._destination.container.create(self._destination.names.payload(sha256), body)
 
     # --- verifying ----------------------------------------------------------------------------------------------------
 

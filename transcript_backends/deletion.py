@@ -45,7 +45,8 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     failed = container.delete(doomed)
 
     after = stable_listing(container, names, payloads=True)
-    remaining = set(_content(after))
+    rewritten = set(after.payloads) - set(standing.payloads)  # by what is appended meanwhile; nothing else has its key again
+    remaining = set(_content(after)) - {each.key for each in rewritten}
     failed.update((key, "written again while it was being deleted") for key in doomed if key in remaining and key not in failed)
     overtaken = [key for key in _older_than(after, number) if key not in failed]
     failed.update(container.delete(overtaken))
@@ -85,7 +86,9 @@ def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tup
     if not abandoned:
         return [], {}
     latest = max(abandoned, key=lambda each: each.number)
-    doomed = [info.key for info in _objects(listing) if info.created_at < latest.info.created_at]
+    old = [each for each in _objects(listing) if each.created_at < latest.info.created_at]
+    kept = set(listing.payloads if set(listing.segments).difference(old) else ())  # what came later may refer to any of them
+    doomed = [each.key for each in old if each not in kept]
     failed = container.delete(doomed)
     if not failed:
         container.create(names.deleted(latest.number), b"")

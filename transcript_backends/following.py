@@ -12,6 +12,7 @@ from typing import NamedTuple
 from transcript_backends.container import Container
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import Indexes, SegmentInfo
+from transcript_backends.payloads import resolved
 from transcript_backends.ranges import claims_of
 from transcript_backends.reading import Plan, look, read_records
 from transcript_backends.records import Record
@@ -36,6 +37,7 @@ class Follower(Iterator[Record]):
         cursor: of an earlier follower; None: from the beginning.
         stop_when_idle: seconds without a new record after which the iteration ends; None: never.
         min_interval, max_interval: seconds between two looks: the first after a new record, then ever longer to the second.
+        resolve: put offloaded values back.
 
     Raises:
         ValueError: the cursor is none, or an interval makes no sense.
@@ -50,11 +52,13 @@ class Follower(Iterator[Record]):
         stop_when_idle: float | None = None,
         min_interval: float = 0.3,
         max_interval: float = 10.0,
+        resolve: bool = True,
     ) -> None:
         if not 0 < min_interval <= max_interval:
             raise ValueError(f"the intervals must be seconds, 0 < min <= max, not {min_interval!r} and {max_interval!r}")
         self._container, self._names, self._clock = container, names, container.clock
         self._intervals, self._stop_when_idle = (min_interval, max_interval), stop_when_idle
+        self._resolve = resolve
         self._place = _Place.parse(cursor) if cursor is not None else _Place(0, None, {})
         self._coming: Generator[Record, None, None] | None = None
         self._pause = 0.0
@@ -123,9 +127,9 @@ class Follower(Iterator[Record]):
         if not new:
             return
         first = min(each.seq_start for each in new)
-        for record in read_records(self._container, self._names, plan._replace(segments=new), start_seq=first):
-            if record.seq > place.seen.get(record.writer_id, -1):
-                yield record
+        found = read_records(self._container, self._names, plan._replace(segments=new), start_seq=first)
+        records = (each for each in found if each.seq > place.seen.get(each.writer_id, -1))
+        yield from resolved(self._container, self._names, records, plan.generation) if self._resolve else records
 
 
 def _has_new(segment: SegmentInfo, indexes: Indexes, seen: dict[str, int]) -> bool:

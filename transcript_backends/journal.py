@@ -53,20 +53,22 @@ class Journal:
         store: the store's location.
         ref: the transcript.
         writer_id: of the writer.
+        offload_bytes: of the writer.
 
     Raises:
         FileExistsError: there is one of this writer.
         OSError: the directory can't be written.
     """
 
-    def __init__(self, directory: str, store: str, ref: TranscriptRef, writer_id: str) -> None:
+    def __init__(
+        self, directory: str, store: str, ref: TranscriptRef, writer_id: str, offload_bytes: int | None = None
+    ) -> None:
         os.makedirs(directory, exist_ok=True)
         self._path = os.path.join(directory, f"{_prefix(store, ref)}{writer_id}{_SUFFIX}")
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._header = _line(
-            "H", json.dumps({"format": _FORMAT, "store": store, "ref": list(_ids(ref)), "writer": writer_id}).encode()
-        )
+        header = {"format": _FORMAT, "store": store, "ref": list(_ids(ref)), "writer": writer_id, "offload": offload_bytes}
+        self._header = _line("H", json.dumps(header).encode())
         self._written = self._synced = 0
         self._syncing = threading.Lock()
         self._write(self._header)
@@ -124,11 +126,13 @@ class Leftover(NamedTuple):
         path: its journal.
         writer_id: whose records they are.
         batches: to send as they are, in order.
+        offload_bytes: of the writer: a batch that was sent has its payloads by this.
     """
 
     path: str
     writer_id: str
     batches: list[Batch]
+    offload_bytes: int | None
 
 
 @contextlib.contextmanager
@@ -155,12 +159,12 @@ def _leftovers(directory: str, store: str, ref: TranscriptRef, most_bytes: int) 
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with open(file, "rb", closefd=False) as stream:
-                writer_id, batches, whole, uncut = _parse(stream.read(), path, most_bytes)
+                writer_id, offload_bytes, batches, whole, uncut = _parse(stream.read(), path, most_bytes)
             os.ftruncate(file, whole)
             for batch in uncut:
                 os.write(file, _line("C", b"%d %d" % (batch.seq_start, batch.seq_end)))
             os.fsync(file)
-            yield Leftover(path, writer_id, [*batches, *uncut])
+            yield Leftover(path, writer_id, [*batches, *uncut], offload_bytes)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         except BlockingIOError:  # its writer is alive
@@ -169,9 +173,9 @@ def _leftovers(directory: str, store: str, ref: TranscriptRef, most_bytes: int) 
             os.close(file)
 
 
-def _parse(stored: bytes, path: str, most_bytes: int) -> tuple[str, list[Batch], int, list[Batch]]:
-    """The writer, the batches that were cut and are not known to be stored, how much is whole, and batches of the rest."""
-    writer_id = ""
+def _parse(stored: bytes, path: str, most_bytes: int) -> tuple[str, int | None, list[Batch], int, list[Batch]]:
+    """The writer and its limit, the batches cut and not known to be stored, how much is whole, and batches of the rest."""
+    writer_id, offload_bytes = "", None
     records: dict[int, bytes] = {}
     cuts: list[tuple[int, int]] = []
     whole = 0
@@ -183,7 +187,7 @@ def _parse(stored: bytes, path: str, most_bytes: int) -> tuple[str, list[Batch],
             header = json.loads(rest)
             if header["format"] != _FORMAT:
                 raise CorruptSegmentError(f"journal {path!r} has format {header['format']!r}, this version reads {_FORMAT}")
-            writer_id = header["writer"]
+            writer_id, offload_bytes = header["writer"], header.get("offload")
         elif kind == b"R":
             seq, _, line = rest.partition(b" ")
             records[int(seq)] = line
@@ -195,7 +199,7 @@ def _parse(stored: bytes, path: str, most_bytes: int) -> tuple[str, list[Batch],
             records = {seq: line for seq, line in records.items() if seq > int(rest)}
         whole += len(raw) + 1
     batches = [Batch(first, [records.pop(seq) for seq in range(first, last + 1)]) for first, last in cuts]
-    return writer_id, batches, whole, list(_cut(records, most_bytes))
+    return writer_id, offload_bytes, batches, whole, list(_cut(records, most_bytes))
 
 
 def _cut(records: dict[int, bytes], most_bytes: int) -> Iterator[Batch]:

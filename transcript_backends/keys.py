@@ -218,6 +218,9 @@ class TranscriptKeys:
     def index(self, segment: SegmentName) -> str:
         return f"{self.prefix}{INDEX}{segment}.json"
 
+    def payload(self, sha256: str) -> str:
+        return f"{self.prefix}{PAYLOADS}{sha256}"
+
     def deleting(self, number: int) -> str:
         return f"{self.prefix}{EVENTS}deleting-{number}"
 

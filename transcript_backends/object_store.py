@@ -12,6 +12,7 @@ from transcript_backends.deletion import DeleteResult, delete_transcript
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
 from transcript_backends.keys import SegmentKey, TranscriptKeys
 from transcript_backends.listing import SegmentInfo, list_once, stable_listing
+from transcript_backends.payloads import resolved
 from transcript_backends.reading import look, read_backwards, read_records, read_segment
 from transcript_backends.records import Record, normalize
 from transcript_backends.refs import RuntimeContext, TranscriptRef
@@ -102,6 +103,7 @@ class ObjectTranscriptStore:
         end_seq: int | None = None,
         limit: int | None = None,
         reverse: bool = False,
+        resolve: bool = True,
     ) -> Generator[Record, None, None]:
         """The records in order of (seq, writer id), each once; a generator that holds a connection until it is closed.
 
@@ -110,17 +112,25 @@ class ObjectTranscriptStore:
             start_seq, end_seq: inclusive bounds.
             limit: how many at most.
             reverse: from the last one back; only what is taken is read.
+            resolve: put offloaded values back; else lines are as they are stored, with previews.
+
+        Raises:
+            CorruptSegmentError: a payload is missing or damaged.
         """
         names = self._names(ref)
         plan = look(self._container, names)
         read = read_backwards if reverse else read_records
-        return read(self._container, names, plan, start_seq=start_seq, end_seq=end_seq, limit=limit)
+        found = read(self._container, names, plan, start_seq=start_seq, end_seq=end_seq, limit=limit)
+        return resolved(self._container, names, found, plan.generation) if resolve else found
 
-    def tail(self, ref: TranscriptRef, n: int) -> list[Record]:
-        """The last ``n`` records, oldest first. Reads little more than them, however long the transcript is."""
+    def tail(self, ref: TranscriptRef, n: int, *, resolve: bool = True) -> list[Record]:
+        """The last ``n`` records, oldest first. Reads little more than them, however long the transcript is.
+
+        ``resolve``: as for `records`.
+        """
         if n < 0:
             raise ValueError(f"n must be 0 or more, not {n}")
-        return list(self.records(ref, limit=n, reverse=True))[::-1]
+        return list(self.records(ref, limit=n, reverse=True, resolve=resolve))[::-1]
 
     def follow(
         self,
@@ -130,6 +140,7 @@ class ObjectTranscriptStore:
         stop_when_idle: float | None = None,
         min_interval: float = 0.3,
         max_interval: float = 10.0,
+        resolve: bool = True,
     ) -> Follower:
         """The records that are there, and new ones as they appear; see `Follower`. A look that finds nothing is one listing."""
         from transcript_backends.following import Follower
@@ -141,6 +152,7 @@ class ObjectTranscriptStore:
             stop_when_idle=stop_when_idle,
             min_interval=min_interval,
             max_interval=max_interval,
+            resolve=resolve,
         )
 
     def writer(
@@ -154,6 +166,7 @@ class ObjectTranscriptStore:
         max_age: float = 1.0,
         max_pending_bytes: int = 64 * 1024 * 1024,
         when_full: Literal["block", "raise"] = "block",
+        offload_bytes: int | None = 64 * 1024,
     ) -> TranscriptWriter:
         """A buffered writer of one transcript; see `TranscriptWriter` for what it takes. One listing."""
         from transcript_backends.writing import TranscriptWriter
@@ -168,6 +181,7 @@ class ObjectTranscriptStore:
             max_age=max_age,
             max_pending_bytes=max_pending_bytes,
             when_full=when_full,
+            offload_bytes=offload_bytes,
         )
 
     def next_seq(self, ref: TranscriptRef) -> int:

@@ -59,7 +59,7 @@ def normalize(jsonl: bytes, count: int) -> bytes:
     return body
 
 
-def check_jsonl(jsonl: bytes, *, first_line: int = 1) -> bytes:
+def check_jsonl(jsonl: bytes, *, first_line: int = 1, longest: int = MAX_LINE_BYTES) -> bytes:
     """Whole lines as they are stored: each a JSON object of at most 4 MiB, ended by one LF, all else byte for byte.
 
     CR LF line ends become LF, a missing final newline is added.
@@ -67,6 +67,7 @@ def check_jsonl(jsonl: bytes, *, first_line: int = 1) -> bytes:
     Args:
         jsonl: UTF-8, one JSON object a line, at least one.
         first_line: the number that messages give the first line.
+        longest: how many bytes a line may have.
 
     Raises:
         InvalidSegmentError: names the line and what is wrong with it.
@@ -83,15 +84,15 @@ def check_jsonl(jsonl: bytes, *, first_line: int = 1) -> bytes:
     lines = body.split(b"\n")
     lines.pop()
     for number, line in enumerate(lines, first_line):
-        _check_line(line, number)
+        _check_line(line, number, longest)
     return body
 
 
-def _check_line(line: bytes, number: int) -> None:
+def _check_line(line: bytes, number: int, longest: int) -> None:
     """Accept one line (without its newline) of a payload, or raise an `InvalidSegmentError` naming its number."""
-    if len(line) > MAX_LINE_BYTES:
+    if len(line) > longest:
         raise InvalidSegmentError(
-            f"line {number} is {len(line)} bytes long, {MAX_LINE_BYTES} is the limit; keep large values outside the line"
+            f"line {number} is {len(line)} bytes long, {longest} is the limit; keep large values outside the line"
         )
     try:
         line.decode()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from transcript_backends import errors
@@ -14,8 +15,10 @@ from transcript_backends.deletion import finish_abandoned_deletes
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
+from transcript_backends.offloading import Reference, split
+from transcript_backends.payloads import read_payload
 from transcript_backends.reading import merge, opener, readable
-from transcript_backends.records import MAX_LINE_BYTES, is_object
+from transcript_backends.records import MAX_LINE_BYTES, Record, is_object
 
 Kind = Literal[
     "damaged line",
@@ -24,6 +27,8 @@ Kind = Literal[
     "wrong index",
     "missing index",
     "conflict",
+    "missing payload",
+    "damaged payload",
     "gap",
     "overlap",
     "redundant segment",
@@ -186,7 +191,10 @@ def _check_records(
     count, expected, shared = 0, None, 0
     last: tuple[int, str] | None = None
     lines: set[bytes] = set()
+    outside: dict[str, tuple[Reference, Record]] = {}
     for record in merge(segments, indexes, opener(container)):
+        for reference in _references(record):
+            outside.setdefault(reference.sha256, (reference, record))
         identity = record[:2]
         if identity == last:
             if record.line in lines:
@@ -205,4 +213,25 @@ def _check_records(
         problems.append(
             Problem("overlap", names.prefix, f"{shared} records have a seq that another writer uses too; all are kept")
         )
+    with ThreadPoolExecutor(container.parallel) as pool:
+        problems += filter(None, pool.map(lambda each: _check_payload(container, names, *each), outside.values()))
     return count, problems
+
+
+def _references(record: Record) -> Sequence[Reference]:
+    try:
+        outside = split(record.line)
+    except RecursionError:
+        return ()
+    return outside.references if outside else ()
+
+
+def _check_payload(container: Container, names: TranscriptKeys, reference: Reference, record: Record) -> Problem | None:
+    where = f"{reference.pointer!r} of record {record.seq} of {record.writer_id} refers to it"
+    try:
+        read_payload(container, names, reference)
+    except errors.SegmentNotFoundError:
+        return Problem("missing payload", names.payload(reference.sha256), where)
+    except errors.CorruptSegmentError as error:
+        return Problem("damaged payload", names.payload(reference.sha256), f"{where}: {error}")
+    return None

@@ -25,7 +25,9 @@ from transcript_backends.errors import (
 )
 from transcript_backends.forks import tell_after_fork
 from transcript_backends.journal import Batch, Journal, leftovers
-from transcript_backends.records import check_jsonl
+from transcript_backends.offloading import MAX_ENTRY_BYTES, offload
+from transcript_backends.payloads import store_payloads
+from transcript_backends.records import MAX_LINE_BYTES, check_jsonl
 from transcript_backends.refs import TranscriptRef
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ class TranscriptWriter:
             so many seconds old.
         max_pending_bytes: how much may wait.
         when_full: ``block``: `append` waits; ``raise``: it raises `StoreUnavailableError`.
+        offload_bytes: longer lines have their large strings stored outside, as payloads, so that an entry may have up to
+            64 MiB; None: no line has, and 4 MiB is the limit.
 
     Raises:
         TranscriptStoreError: the transcript can't be listed, or what a journal holds can't be sent.
@@ -87,14 +91,17 @@ class TranscriptWriter:
         max_age: float = 1.0,
         max_pending_bytes: int = 64 * 1024 * 1024,
         when_full: Literal["block", "raise"] = "block",
+        offload_bytes: int | None = 64 * 1024,
     ) -> None:
         if min(max_records, max_bytes, max_pending_bytes) < 1 or not 0 <= max_age <= threading.TIMEOUT_MAX:
             raise ValueError("max_records, max_bytes and max_pending_bytes must be 1 or more, max_age seconds, 0 or more")
+        if offload_bytes is not None and offload_bytes < 1:
+            raise ValueError(f"offload_bytes must be 1 or more, or None, not {offload_bytes!r}")
         if when_full not in ("block", "raise"):
             raise ValueError(f"when_full must be 'block' or 'raise', not {when_full!r}")
         self.ref = ref
         self.writer_id = _new_writer_id() if writer_id is None else keys.check_writer_id(writer_id)
-        self._store = store
+        self._store, self._offload_bytes = store, offload_bytes
         self._limits = max_records, max_bytes, max_age
         self._max_pending_bytes, self._when_full = max_pending_bytes, when_full
         self._claimed = writer_id is None  # a random id is nobody else's
@@ -134,7 +141,7 @@ class TranscriptWriter:
             StoreUnavailableError: too much is waiting, with ``when_full="raise"``; nothing was taken.
             TranscriptStoreError: what stopped the writer, a denial say; nothing was taken. `flush` tries again.
         """
-        line = _line(entry)
+        line = self._checked(_line(entry, MAX_LINE_BYTES if self._offload_bytes is None else MAX_ENTRY_BYTES))
         size = len(line) + 1
         with self._changed:
             self._check()
@@ -244,6 +251,17 @@ class TranscriptWriter:
         if self._failed:
             raise self._as_raised()
 
+    def _checked(self, line: bytes) -> bytes:
+        """The line, where what is stored of it will not be too long."""
+        if self._offload_bytes is not None and len(line) > MAX_LINE_BYTES // 2:
+            stored, _ = offload(line, self._offload_bytes)
+            if len(stored) > MAX_LINE_BYTES:
+                raise InvalidSegmentError(
+                    f"the entry is {len(line)} bytes long, and still {len(stored)} with its large strings stored outside; "
+                    f"{MAX_LINE_BYTES} is the limit: make several entries of it"
+                )
+        return line
+
     def _as_raised(self) -> BaseException:
         error = self._last_error
         assert error is not None
@@ -264,18 +282,36 @@ class TranscriptWriter:
 
     def _send_leftovers(self, spool_dir: str, most_bytes: int) -> None:
         with leftovers(spool_dir, str(self._store), self.ref, most_bytes) as found:
-            for path, writer_id, batches in found:
+            for path, writer_id, batches, offload_bytes in found:
                 for batch in batches:
-                    self._store.append_segment(self.ref, batch.seq_start, batch.seq_end, writer_id, batch.body)
+                    self._store_batch(batch, writer_id, offload_bytes)
                 _log.info("sent %d batches that %s had left in %s", len(batches), writer_id, path)
 
     def _open_journal(self, spool_dir: str) -> Journal:
         try:
-            return Journal(spool_dir, str(self._store), self.ref, self.writer_id)
+            return Journal(spool_dir, str(self._store), self.ref, self.writer_id, self._offload_bytes)
         except FileExistsError as error:
             raise SegmentConflictError(
                 f"another live writer on this machine has the writer id {self.writer_id!r}; give each its own, or none"
             ) from error
+
+    def _store_batch(self, batch: Batch, writer_id: str, offload_bytes: int | None) -> str:
+        def append(lines: list[bytes]) -> str:
+            body = batch._replace(lines=lines).body
+            return self._store.append_segment(self.ref, batch.seq_start, batch.seq_end, writer_id, body)
+
+        payloads: dict[str, bytes] = {}
+        lines: list[bytes] = []
+        for line in batch.lines:
+            stored, outside = (line, {}) if offload_bytes is None else offload(line, offload_bytes)
+            lines.append(stored)
+            payloads.update(outside)
+        if not payloads:
+            return append(lines)
+        container, names = self._store._container, self._store._names(self.ref)
+        can_be_whole = max(map(len, batch.lines)) <= MAX_LINE_BYTES
+        whole = (lambda: append(batch.lines)) if can_be_whole else None
+        return store_payloads(container, names, payloads, lambda: append(lines), whole)
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
@@ -334,7 +370,7 @@ class TranscriptWriter:
         return self._cut[0]
 
     def _send(self, batch: Batch) -> None:
-        key = self._store.append_segment(self.ref, batch.seq_start, batch.seq_end, self.writer_id, batch.body)
+        key = self._store_batch(batch, self.writer_id, self._offload_bytes)
         if not self._claimed:
             others = [
                 each.key
@@ -349,7 +385,7 @@ class TranscriptWriter:
             self._claimed = True
 
 
-def _line(entry: Any) -> bytes:
+def _line(entry: Any, longest: int) -> bytes:
     """An entry as one line of JSON, without its newline."""
     if isinstance(entry, (bytes, bytearray, memoryview)):
         raw = bytes(entry)
@@ -365,7 +401,7 @@ def _line(entry: Any) -> bytes:
             raw = msgspec.json.encode(entry)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidSegmentError(f"a {type(entry).__name__} can't be written as JSON: {error}") from error
-    body = check_jsonl(raw)
+    body = check_jsonl(raw, longest=longest)
     if body.count(b"\n") != 1:
         raise InvalidSegmentError(f"an entry is one line, this has {body.count(10)}; append them one by one")
     return body[:-1]

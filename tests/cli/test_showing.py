@@ -1,7 +1,10 @@
 import json
+import os
 import re
 
 import pytest
+
+from transcript_backends import TranscriptRef
 
 LINES = b"".join(b'{"n":%d}\n' % n for n in range(5000))
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
@@ -82,7 +85,74 @@ def test_a_terminal_never_sees_control_characters_from_a_store(invoke, tmp_path)
     assert line.split("\t")[1] == "evil\\x1b[31m\\t[red]"
 
 
-@pytest.mark.parametrize("command", [["ls"], ["cat"]])
+def test_cat_gives_a_part_from_either_end(invoke):
+    invoke("append", "demo/s", "--segment-lines", 7, stdin=LINES[:530])
+    lines = invoke("cat", "demo/s").stdout_bytes.splitlines(keepends=True)
+    assert b"".join(lines) == LINES[:530]
+
+    def cat(*options):
+        return invoke("cat", "demo/s", *options).stdout_bytes.splitlines(keepends=True)
+
+    assert cat("--start", 10, "--end", 20) == lines[10:21]
+    assert cat("--start", 50) == lines[50:]
+    assert cat("--end", 3) == lines[:4]
+    assert cat("--limit", 5) == lines[:5]
+    assert cat("--reverse") == lines[::-1]
+    assert cat("--reverse", "--limit", 3, "--end", 20) == [lines[20], lines[19], lines[18]]
+    assert cat("--limit", 0) == cat("--start", 2**63 - 1) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--start", 3, "--end", 2], "--start 3 is after --end 2"),
+        (["--start", -1], "-1 is not in the range"),
+        (["--end", 2**63], "is not in the range"),
+        (["--limit", -1], "-1 is not in the range"),
+        (["--format", "html"], "'html' is not one of 'raw', 'pretty'"),
+    ],
+)
+def test_a_part_that_makes_no_sense_is_a_usage_error(invoke, options, message):
+    result = invoke("cat", "demo/s", *options, code=2)
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_cat_puts_payloads_back_unless_told_not_to(invoke, store):
+    line = {"type": "tool_result", "output": "x" * 100_000}
+    with store.writer(TranscriptRef.parse("demo/s")) as writer:
+        writer.append(line)
+    assert json.loads(invoke("cat", "demo/s").stdout) == line
+    for command in (["cat"], ["cat", "--reverse"], ["tail"]):
+        stored = json.loads(invoke(*command, "demo/s", "--no-resolve").stdout)
+        assert len(stored["output"]) < 100_000
+        assert [each["pointer"] for each in stored["_offloaded"]] == ["/output"]
+    assert " stored apart]" in invoke("cat", "demo/s", "--no-resolve", "--format", "pretty").stdout
+
+
+def test_cat_is_byte_exact_when_piped_and_pretty_on_a_terminal(terminal, run):
+    line = '{"type":"message","role":"user","content":"hi \\u001b[31m é 你"}\n'.encode()
+    run("append", "demo/s", stdin=line)
+    assert run("cat", "demo/s").stdout == line
+    assert run("cat", "demo/s", "--format", "raw").stdout == line
+    assert run("cat", "demo/s", "--format", "pretty").stdout.decode().split() == [
+        *("0", "user", "hi", r"\x1b[31m", "é", "你", f"{len(line) - 1}", "bytes")
+    ]
+    shown, _ = terminal("cat", "demo/s")
+    assert "user" in shown
+    assert r"hi \x1b[31m é 你" in shown
+    assert "message" not in shown
+    shown, _ = terminal("cat", "demo/s", "--format", "raw")
+    assert shown.replace("\r\n", "\n").encode() == line
+
+
+def test_an_output_without_unicode_is_no_error(run):
+    run("append", "demo/s", stdin='{"role":"user","content":"é 你 🙂"}\n'.encode())
+    settings = {"env": {**os.environ, "PYTHONIOENCODING": "ascii"}}
+    assert rb"\xe9 \u4f60 \U0001f642" in run("cat", "demo/s", "--format", "pretty", **settings).stdout
+
+
+@pytest.mark.parametrize("command", [["ls"], ["cat"], ["cat", "--reverse"], ["tail"], ["cat", "--limit", 0]])
 def test_a_transcript_that_does_not_exist_is_exit_code_3_and_nothing_on_stdout(invoke, command):
     result = invoke(*command, "no/such", code=3)
     assert result.stdout == ""
@@ -94,7 +164,16 @@ def test_options_that_do_not_go_together_are_usage_errors(invoke):
     assert "--keys needs a REF" in invoke("ls", "--keys", code=2).stderr
 
 
-@pytest.mark.parametrize("arguments", [["cat", "demo/s"], ["ls", "demo/s", "--keys"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cat", "demo/s"],
+        ["cat", "demo/s", "--format", "pretty"],
+        ["tail", "-n", 4000, "demo/s"],
+        ["tail", "-f", "demo/s"],
+        ["ls", "demo/s", "--keys"],
+    ],
+)
 def test_a_reader_that_stops_early_ends_the_command_quietly(run, start, arguments):
     run("append", "demo/s", "--segment-lines", 5, stdin=LINES)
     process = start(*arguments)
@@ -104,13 +183,15 @@ def test_a_reader_that_stops_early_ends_the_command_quietly(run, start, argument
     assert process.wait(60) in (0, 141)
 
 
-@pytest.mark.parametrize("arguments", [["cat", "demo/s"], ["ls"], ["ls", "--json"], ["--help"], ["ls", "-h"], ["doctor"]])
+@pytest.mark.parametrize(
+    "arguments", [["cat", "demo/s"], ["tail", "-f", "demo/s"], ["ls"], ["ls", "--json"], ["--help"], ["ls", "-h"], ["doctor"]]
+)
 def test_a_pipe_closed_from_the_beginning_ends_the_command_quietly(run, closed_pipe, arguments):
     run("append", "demo/s", stdin=b"{}\n")
     assert run(*arguments, stdout=closed_pipe, code=141).stderr == b""
 
 
-@pytest.mark.parametrize("command", ["ls", "cat"])
+@pytest.mark.parametrize("command", ["ls", "cat", "tail"])
 def test_output_that_can_not_be_written_is_an_error(run, command):
     run("append", "demo/s", stdin=b"{}\n")
     with open("/dev/full", "wb") as full:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import transcript_backends as tb
-from transcript_backends.cli import compacting, copying, importing, showing, tending, verifying
+from transcript_backends.cli import compacting, copying, importing, showing, tailing, tending, verifying
 from transcript_backends.cli.explaining import show_error
 from transcript_backends.cli.session import Session, examples, store_option
 
@@ -96,6 +96,7 @@ for _command in (
     importing.append,
     showing.ls,
     showing.cat,
+    tailing.tail,
     copying.cp,
     copying.sync,
     compacting.compact,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any, TypeVar
 
 import click
 
-from transcript_backends import SegmentInfo, TranscriptRef
+from transcript_backends import Record, SegmentInfo, TranscriptRef
 from transcript_backends.cli.session import (
     NoSuchTranscriptError,
     Session,
@@ -19,6 +20,9 @@ from transcript_backends.cli.session import (
     store_option,
     visible,
 )
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SEQ = click.IntRange(0, 2**63 - 1)
 
 
 @click.command(
@@ -101,17 +105,75 @@ def _utc(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@click.command(epilog=examples("transcripts cat demo/agent/s1", "transcripts cat demo/agent/s1 | jq .type | sort | uniq -c"))
+def lines_options(command: _Command) -> _Command:
+    """How records are shown: the command gets ``form`` for `printer`, and ``resolve``."""
+    forms = click.Choice(["raw", "pretty"])
+    text = "raw: lines byte for byte; pretty: one short line for each record (default: pretty on a terminal, else raw)."
+    command = click.option("--no-resolve", "resolve", flag_value=False, default=True, help="Leave payloads apart.")(command)
+    return click.option("--format", "form", type=forms, help=text)(command)
+
+
+def printer(form: str | None) -> Callable[..., None]:
+    """A function that writes records to standard output: ``raw``, ``pretty``, or as suits the output."""
+    if form == "raw" or (form is None and not sys.stdout.isatty()):
+        return _print_raw
+    from transcript_backends.cli.rendering import Renderer
+
+    render = Renderer(sys.stdout)
+
+    def print_pretty(*records: Record) -> None:
+        for text in render(*records):
+            _write(text.encode(sys.stdout.encoding, "backslashreplace"))
+
+    return print_pretty
+
+
+def _print_raw(*records: Record) -> None:
+    for record in records:
+        _write(record.line + b"\n")
+
+
+def _write(output: bytes) -> None:
+    remaining = memoryview(output)
+    while remaining:  # where Python's output is unbuffered (-u), a write may take a part only
+        remaining = remaining[sys.stdout.buffer.write(remaining) :]
+
+
+@click.command(
+    epilog=examples(
+        "transcripts cat demo/agent/s1",
+        "transcripts cat demo/agent/s1 | jq .type | sort | uniq -c",
+        "transcripts cat demo/agent/s1 --start 100 --end 199 --format pretty",
+    )
+)
 @ref_argument()
+@click.option("--start", metavar="SEQ", type=_SEQ, default=0, help="Leave out what is before.")
+@click.option("--end", metavar="SEQ", type=_SEQ, help="Leave out what is after.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=0), help="Stop after so many.")
+@click.option("--reverse", is_flag=True, help="The last one first.")
+@lines_options
 @store_option
 @click.pass_obj
-def cat(session: Session, ref: TranscriptRef) -> None:
-    """Print the lines of REF, byte for byte, in order."""
+def cat(
+    session: Session,
+    ref: TranscriptRef,
+    start: int,
+    end: int | None,
+    limit: int | None,
+    reverse: bool,
+    form: str | None,
+    resolve: bool,
+) -> None:
+    """Print the records of REF in order.
+
+    On a terminal each is one short line: seq, time (UTC), role or type, what it says, size. Elsewhere they are the lines of
+    the transcript, byte for byte.
+    """
+    if end is not None and end < start:
+        raise click.UsageError(f"--start {start} is after --end {end}", click.get_current_context())
     store = session.open_store()
-    record = None
-    for record in store.records(ref):
-        remaining = memoryview(record.line + b"\n")
-        while remaining:  # where Python's output is unbuffered (-u), a write may take a part only
-            remaining = remaining[sys.stdout.buffer.write(remaining) :]
+    record, show = None, printer(form)
+    for record in store.records(ref, start_seq=start, end_seq=end, limit=limit, reverse=reverse, resolve=resolve):
+        show(record)
     if record is None and not store.list_segments(ref):
         raise NoSuchTranscriptError(ref)

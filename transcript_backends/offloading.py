@@ -1,0 +1,251 @@
+"""Large values outside of their line: a payload for each, a preview in its place, and readers that put it back byte for byte.
+
+A line that is too long has its longest strings taken out, the longest first, until it is short enough. Nothing else of the
+line changes but that it gets one more member, ``_offloaded``, which says what was where. So putting the strings back and
+taking that member out gives the bytes that were appended: numbers, escapes, blanks and repeated names included. Pure: what
+stores and fetches payloads is in `payloads`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from transcript_backends.errors import CorruptSegmentError
+
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+MEMBER = "_offloaded"
+
+# A batch that is sent again must get the same bytes: a version that changes these has to send older journals as before.
+_LEAST = 2048  # characters in the line: shorter strings are not worth an object
+_SHOWN = 256  # characters of the head and of the tail
+
+_NAME = f'"{MEMBER}"'
+_LIST = re.compile(rf"(?<!\\){_NAME}[ \t\n\r]*:[ \t\n\r]*(?=\[)")
+_SHA256 = re.compile("[0-9a-f]{64}")
+_FORMS = "text", "ascii", "json"
+_COLON = re.compile(r"[ \t\n\r]*:")
+_parser = json.JSONDecoder(parse_int=len, parse_float=len)  # numbers may be longer than int() takes
+
+
+class Reference(NamedTuple):
+    """One entry of ``_offloaded``.
+
+    Attributes:
+        pointer: where the string was (RFC 6901).
+        sha256, size: of the payload, in bytes.
+        form: how the payload becomes that string again. ``text``, the default: it is the string's text, written with no more
+            escapes than JSON demands; ``ascii``: its text, written in ASCII; ``json``: it is what stood in the line.
+    """
+
+    pointer: str
+    sha256: str
+    size: int
+    form: str = "text"
+
+    def to_json(self) -> str:
+        members = self._asdict()
+        if self.form == "text":
+            del members["form"]
+        return json.dumps(members, separators=(",", ":"))
+
+    def quoted(self, payload: bytes) -> str:
+        """The string as it stood in the line."""
+        if self.form not in _FORMS:
+            raise CorruptSegmentError(f"payload {self.sha256} has the form {self.form!r}, which a newer version may know")
+        return payload.decode() if self.form == "json" else _quote(payload.decode(), self.form)
+
+
+class Outside(NamedTuple):
+    """A line that has values outside: its pieces, and references where the values belong."""
+
+    pieces: list[str | Reference]
+
+    @property
+    def references(self) -> list[Reference]:
+        return [each for each in self.pieces if isinstance(each, Reference)]
+
+    def restore(self, payloads: Mapping[str, bytes]) -> bytes:
+        """The line as it was appended; ``payloads`` by sha256."""
+        return "".join(each if isinstance(each, str) else each.quoted(payloads[each.sha256]) for each in self.pieces).encode()
+
+
+def offload(line: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
+    """What to store of a line that is longer than ``limit`` bytes: a shorter line, and payloads by sha256.
+
+    The same line always gives the same. One without large strings stays as it is. One that reads as if it had values outside
+    already has one taken out, however short it is, so that readers take out what was put in, and no more.
+    """
+    try:
+        taken = split(line)
+        if len(line) <= limit and taken is None:
+            return line, {}
+        stored, payloads = _shortened(line, limit, taken.references[0].pointer if taken else None)
+        outside = split(stored)
+    except RecursionError:  # JSON parsers differ in how deep they go
+        return line, {}
+    return (stored, payloads) if outside and outside.restore(payloads) == line else (line, {})
+
+
+def _shortened(line: bytes, limit: int, forced: str | None) -> tuple[bytes, dict[str, bytes]]:
+    """The same without a check; ``forced`` points to a string that is taken out in any case."""
+    text = line.decode()
+    found = _strings(text, 2 if forced else _LEAST)
+    size = len(line) + len(f",{_NAME}:[]")
+    payloads: dict[str, bytes] = {}
+    edits: list[tuple[int, int, str, str]] = []
+    for pointer, (start, end) in sorted(found.items(), key=lambda each: (each[0] != forced, each[1][0] - each[1][1], each[1])):
+        if pointer != forced and (size <= limit or end - start < _LEAST):
+            break
+        reference, payload, preview = _take_out(text[start:end], pointer)
+        entry = reference.to_json()
+        saved = len(text[start:end].encode()) - len(preview.encode()) - len(entry) - 1
+        if saved > 0 or pointer == forced:
+            payloads[reference.sha256] = payload
+            edits.append((start, end, preview, entry))
+            size -= saved
+    edits.sort()
+    pieces, position = [], 0
+    for start, end, preview, _ in edits:
+        pieces += [text[position:start], preview]
+        position = end
+    close = text.rindex("}")
+    member = f",{_NAME}:[{','.join(each[3] for each in edits)}]"
+    return "".join([*pieces, text[position:close], member, text[close:]]).encode(), payloads
+
+
+def split(line: bytes) -> Outside | None:
+    """Take a stored line apart; None where it has no values outside, or its ``_offloaded`` is another program's.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+    """
+    if _NAME.encode() not in line:
+        return None
+    try:
+        text = line.decode()
+        found = _LIST.match(text, text.rindex(_NAME))  # not behind a backslash: that would be in a string
+        if not found:
+            return None
+        entries, end = json.JSONDecoder().raw_decode(text, found.end())
+        references = _references(entries)
+        if not references or text[end:].strip(" \t\n\r") != "}":
+            return None
+        tree = _parser.decode(text)
+        shortest = min(len(_value(tree, pointer)) for pointer in references)
+        places = _strings(text, shortest + 2)
+        edits: list[tuple[int, int, Reference | None]]
+        edits = sorted((*places[pointer], reference) for pointer, reference in references.items())
+    except (ValueError, LookupError, TypeError):
+        return None
+    pieces: list[str | Reference] = []
+    position = 0
+    for start, stop, reference in [*edits, (text.rindex(",", 0, found.start()), end, None)]:
+        pieces += [text[position:start], *([reference] if reference else [])]
+        position = stop
+    return Outside([*pieces, text[position:]])
+
+
+def _references(entries: list[Any]) -> dict[str, Reference]:
+    """By pointer; empty where one of the entries is none."""
+    found: dict[str, Reference] = {}
+    for each in entries:
+        match each:
+            case {"pointer": str(pointer), "sha256": str(sha256), "size": int(size)} if _SHA256.fullmatch(sha256):
+                found[pointer] = Reference(pointer, sha256, size, each.get("form", "text"))
+            case _:
+                return {}
+    return found if len(found) == len(entries) else {}
+
+
+def _take_out(token: str, pointer: str) -> tuple[Reference, bytes, str]:
+    """The reference that takes the place of a JSON string, its payload, and its preview as a JSON string."""
+    text = json.loads(token)
+    form = next((form for form in _FORMS[:2] if _quote(text, form) == token), "json")
+    try:
+        payload = token.encode() if form == "json" else text.encode()
+    except UnicodeEncodeError:  # half a character
+        form, payload = "json", token.encode()
+    reference = Reference(pointer, hashlib.sha256(payload).hexdigest(), len(payload), form)
+    note = f"\n[... a preview: the whole is stored as a payload of {len(payload)} bytes ...]\n"
+    preview = text[:_SHOWN] + note + text[max(_SHOWN, len(text) - _SHOWN) :]
+    return reference, payload, _quote(preview.encode(errors="replace").decode(), form)
+
+
+def _quote(text: str, form: str) -> str:
+    return json.dumps(text, ensure_ascii=form == "ascii")
+
+
+def _strings(text: str, least: int) -> dict[str, tuple[int, int]]:
+    """Begin and end of the strings in an object that are so many characters long, quotes and escapes included, by pointer.
+
+    Not those that a pointer can't tell: with a name on the way that is repeated, or the top ``_offloaded``.
+    """
+    found = list(_long_strings(text, least))
+    if not found:
+        return {}
+    pieces, position = [], 0
+    for start, end in found:
+        pieces += [text[position:start], "NaN"]  # no JSON, so there is no other
+        position = end
+    counter = itertools.count()
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_kept, parse_int=len, parse_float=len, parse_constant=lambda _: _Place(next(counter))
+    )
+    tree = decoder.decode("".join([*pieces, text[position:]]))
+    todo = [(f"/{_escaped(name)}", value) for name, value in tree or () if name != MEMBER]
+    places: dict[str, tuple[int, int]] = {}
+    while todo:
+        pointer, value = todo.pop()
+        if isinstance(value, _Place):
+            places[pointer] = found[value]
+        else:
+            members = value if isinstance(value, tuple) else enumerate(value)
+            todo += [(f"{pointer}/{_escaped(name)}", each) for name, each in members if type(each) in _KEPT]
+    return places
+
+
+def _long_strings(text: str, least: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of strings in JSON that are values."""
+    plain = text.replace("\\\\", "__").replace('\\"', "__")  # now every quote begins or ends a string
+    quotes = position = 0
+    for found in re.finditer(rf'"[^"]{{{least - 2},}}(?=")', plain):
+        quotes += plain.count('"', position, found.start())
+        position = found.start()
+        end = found.end() + 1
+        if quotes % 2 == 0 and not _COLON.match(plain, end):
+            yield position, end
+
+
+class _Place(int):
+    """Which of the strings found stands here."""
+
+
+_KEPT = frozenset((tuple, list, _Place))
+
+
+def _kept(members: list[tuple[str, Any]]) -> tuple[tuple[str, Any], ...] | None:
+    """The members of an object that may hold one of the strings, without repeated names."""
+    kept = [each for each in members if type(each[1]) in _KEPT]
+    if kept and len({name for name, _ in members}) < len(members):
+        counts = Counter(name for name, _ in members)
+        kept = [each for each in kept if counts[each[0]] == 1]
+    return tuple(kept) or None
+
+
+def _escaped(name: str | int) -> str:
+    return str(name).replace("~", "~0").replace("/", "~1")
+
+
+def _value(tree: Any, pointer: str) -> str:
+    """The string at a pointer; a LookupError, TypeError or ValueError where there is none."""
+    for name in pointer.split("/")[1:]:
+        tree = tree[int(name)] if isinstance(tree, list) else tree[name.replace("~1", "/").replace("~0", "~")]
+    if not isinstance(tree, str):
+        raise TypeError
+    return tree
