@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import BinaryIO, Literal, TypeVar, cast
+from typing import Any, BinaryIO, Generic, Literal, TypeVar, cast
 
 from transcript_backends import errors
 from transcript_backends.clock import Clock, SystemClock
@@ -30,6 +30,7 @@ ConditionalWrites = Literal["on", "off"]
 _WRITE_ID, _SHA256 = "tbwrite", "tbsha256"  # letters and digits only: Azure takes nothing else in a metadata name
 
 _CHUNK_BYTES = 1024 * 1024
+_INDEXES = 256  # that are remembered
 _BUFFER_BYTES = 64 * 1024
 
 _UNKNOWN_OUTCOME = "it may have been stored or not, and calling again with the same content is safe; "
@@ -70,6 +71,28 @@ class RetryPolicy:
     longest_pause: float = 5.0
 
 
+class Recent(Generic[_T]):
+    """The things used last, by key, so many of them. Shared by threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._things: dict[str, _T] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> _T | None:
+        with self._lock:
+            thing = self._things.pop(key, None)
+            if thing is not None:
+                self._things[key] = thing
+            return thing
+
+    def keep(self, key: str, thing: _T) -> None:
+        with self._lock:
+            self._things[key] = thing
+            while len(self._things) > self._most:
+                del self._things[next(iter(self._things))]
+
+
 class Container:
     """One bucket, container or directory.
 
@@ -95,6 +118,7 @@ class Container:
         self.retry = retry or RetryPolicy()
         self.clock = clock or SystemClock()
         self.parallel = parallel
+        self.indexes: Recent[Any] = Recent(_INDEXES)  # parsed; under one key there is never another
         self._server_time: tuple[datetime, float] | None = None
         self._conditional = conditional_writes == "on"
         self._proved = False
@@ -316,6 +340,7 @@ class Container:
     def after_fork(self) -> None:
         """A thread of the parent may hold the lock, and there is none in the child to release it."""
         self._proving = threading.Lock()
+        self.indexes = Recent(_INDEXES)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from transcript_backends import errors, keys
 from transcript_backends.container import Container
@@ -21,6 +21,7 @@ from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import IndexKey, MarkerKey, PayloadKey, SegmentKey, SegmentName, TranscriptKeys
 
+_SMALL_BYTES = 64 * 1024  # of an index that is remembered
 _PATIENCE = 100  # listings that a busy compaction may spoil before it is taken for a fault
 
 
@@ -145,7 +146,7 @@ def _in_order(segments: list[SegmentInfo]) -> list[SegmentInfo]:
 
 
 class Indexes:
-    """The segment indexes of a transcript, each fetched once.
+    """The segment indexes of a transcript, each fetched once, and small ones once for many looks: they never change.
 
     Args:
         container: where they are.
@@ -179,18 +180,28 @@ class Indexes:
     def find(self, name: SegmentName) -> SegmentIndex | None:
         """The same; None where it is missing, expected or not."""
         if name not in self._fetched:
-            key = self._names.index(name)
-            try:
-                with self._container.open(key) as stream:
-                    self._fetched[name] = SegmentIndex.parse(stream.read(), key)
-            except errors.SegmentNotFoundError:
-                self._fetched[name] = None
-            except errors.CorruptSegmentError as error:
-                if self._damaged is None:
-                    raise
-                self._damaged[name] = error
-                self._fetched[name] = None
+            self._fetched[name] = self._fetch(name)
         return self._fetched[name]
+
+    def _fetch(self, name: SegmentName) -> SegmentIndex | None:
+        key = self._names.index(name)
+        recent = self._container.indexes if self._damaged is None else None  # else each is looked at anew
+        if recent and (known := recent.get(key)):
+            return cast("SegmentIndex", known)
+        try:
+            with self._container.open(key) as stream:
+                stored = stream.read()
+            index = SegmentIndex.parse(stored, key)
+        except errors.SegmentNotFoundError:
+            return None
+        except errors.CorruptSegmentError as error:
+            if self._damaged is None:
+                raise
+            self._damaged[name] = error
+            return None
+        if recent and len(stored) <= _SMALL_BYTES:
+            recent.keep(key, index)
+        return index
 
     def superseded(self, listing: Listing) -> set[str]:
         """The keys of segments whose records are all in a present compacted segment.

@@ -23,6 +23,7 @@ MEMBER = "_offloaded"
 
 # A batch that is sent again must get the same bytes: a version that changes these has to send older journals as before.
 _LEAST = 2048  # characters in the line: shorter strings are not worth an object
+_LEAST_SAVED = 1024  # bytes: nor are those whose preview is hardly shorter
 _SHOWN = 256  # characters of the head and of the tail
 
 _NAME = f'"{MEMBER}"'
@@ -105,7 +106,7 @@ def _shortened(line: bytes, limit: int, forced: str | None) -> tuple[bytes, dict
         reference, payload, preview = _take_out(text[start:end], pointer)
         entry = reference.to_json()
         saved = len(text[start:end].encode()) - len(preview.encode()) - len(entry) - 1
-        if saved > 0 or pointer == forced:
+        if saved >= _LEAST_SAVED or pointer == forced:
             payloads[reference.sha256] = payload
             edits.append((start, end, preview, entry))
             size -= saved

@@ -306,6 +306,7 @@ def test_the_end_of_a_long_transcript_costs_one_listing_and_two_gets():
         )
     setup.store.compact(REF, FULL)
     assert len(setup.store.list_segments(REF)) == 2
+    setup, streams = counting(setup.memory)  # which remembers no index
     clock.go_on(seconds=10)
     received = 0
     inner = streams.get
@@ -329,6 +330,22 @@ def test_the_end_of_a_long_transcript_costs_one_listing_and_two_gets():
     assert [record.json()["n"] for record in setup.store.tail(REF, 50)] == list(range(99_950, 100_000))
     assert setup.driver.counts == {"list_page": 1, "get": 2}
     assert received < 1024 * 1024
+
+
+def test_the_indexes_that_compactions_left_are_fetched_once():
+    setup = make()
+    for seq in range(40):
+        append(setup.store, seq, seq)
+        if seq % 2:
+            setup.store.compact(REF, FULL)
+    other = make(memory=setup.memory)
+    other.driver.requests.clear()
+    assert len(other.store.tail(REF, 1)) == 1
+    assert other.driver.counts["get"] == 20 + 1
+    other.driver.requests.clear()
+    for _ in range(3):
+        assert len(other.store.tail(REF, 1)) == 1
+    assert other.driver.counts == {"list_page": 3, "get": 3}
 
 
 @settings(deadline=None, max_examples=60)
