@@ -43,7 +43,8 @@ class WriterState(NamedTuple):
 
     Attributes:
         pending_records, pending_bytes: appended, and not known to be stored.
-        last_error: why the last try failed; None since one succeeded.
+        last_error: why the last try failed, once the store itself has given it up (its ``retry_deadline``, 60 s); None since
+            one succeeded.
     """
 
     pending_records: int
