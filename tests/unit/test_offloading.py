@@ -26,6 +26,7 @@ from transcript_backends import (
 )
 from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.copying import copy_transcript
+from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import RecordingObjectStore, WrapperObjectStore
 from transcript_backends.keys import TranscriptKeys
@@ -663,31 +664,39 @@ def test_a_copy_whose_payloads_were_deleted_meanwhile_is_an_error():
 # --- retries and crashes ----------------------------------------------------------------------------------------------
 
 
-def killed_after_storing(directory, setup, line, **options):
-    """A writer that dies when the store has its batch, and its journal does not know."""
-    writer = setup.store.writer(REF, spool_dir=directory, **AT_HAND, **options)
-    writer.append(line)
-    journal = writer._journal
-    journal.done = lambda *_, **__: None
-    writer.flush()
-    writer.after_fork()
-    return [record.seq for record in setup.store.records(REF)]
+def killed_after_storing(root, spool_dir, **options):
+    """A writer's process ends when the store has its batch, and its journal does not know."""
+    if (child := os.fork()) == 0:
+        try:
+            store = ObjectTranscriptStore(Container(LocalObjectStore(root)))
+            writer = store.writer(REF, spool_dir=spool_dir, **AT_HAND, **options)
+            writer.append(LINE)
+            writer._journal.done = lambda *_, **__: None
+            writer.flush()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize(("first", "second"), [(4096, 4096), (4096, None), (None, 4096), (1, 64 * 1024)])
 @pytest.mark.parametrize("is_compacted", [False, True])
 def test_what_a_killed_writer_left_is_sent_as_it_would_have_sent_it(tmp_path, first, second, is_compacted):
-    setup = make()
-    assert killed_after_storing(str(tmp_path), setup, LINE, offload_bytes=first) == [0]
-    append(setup.store, 1, 1, "other")
-    stored = lines_of(setup.store, resolve=False)
+    spool_dir = str(tmp_path / "spool")
+    (tmp_path / "store").mkdir()
+    killed_after_storing(str(tmp_path / "store"), spool_dir, offload_bytes=first)
+    store = ObjectTranscriptStore(Container(LocalObjectStore(str(tmp_path / "store"))))
+    append(store, 1, 1, "other")
+    stored = lines_of(store, resolve=False)
+    assert (stored[0] == LINE) == (first is None)
     if is_compacted:
-        setup.store.compact(REF, FULL)
-    with setup.store.writer(REF, spool_dir=str(tmp_path), offload_bytes=second):
+        store.compact(REF, FULL)
+    assert len(os.listdir(spool_dir)) == 1
+    with store.writer(REF, spool_dir=spool_dir, offload_bytes=second):
         pass
-    assert os.listdir(tmp_path) == []
-    assert lines_of(setup.store, resolve=False) == stored
-    assert lines_of(setup.store)[0] == LINE
+    assert os.listdir(spool_dir) == []
+    assert lines_of(store, resolve=False) == stored
+    assert lines_of(store)[0] == LINE
 
 
 class Crash(BaseException):
