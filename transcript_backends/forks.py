@@ -22,8 +22,14 @@ def tell_after_fork(each: ForkAware) -> None:
 
 
 def _tell() -> None:
+    failed: list[Exception] = []
     for each in list(_told):
-        each.after_fork()
+        try:
+            each.after_fork()
+        except Exception as error:  # the others need to know all the more
+            failed.append(error)
+    if failed:
+        raise failed[0]  # which Python prints
 
 
 if hasattr(os, "register_at_fork"):

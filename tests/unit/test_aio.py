@@ -123,8 +123,9 @@ async def until(condition):
 
 @asynccontextmanager
 async def never_blocked(seconds=0.5):
-    """Sees that other tasks could run all the time."""
-    gaps = []
+    """Sees that other tasks could run all the time, as far as the machine let this process run."""
+    gaps, gaps_of_process = [], []
+    ended = threading.Event()
 
     async def tick():
         last = time.monotonic()
@@ -133,13 +134,25 @@ async def never_blocked(seconds=0.5):
             gaps.append(time.monotonic() - last)
             last = time.monotonic()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(tick)
-        await anyio.sleep(0.02)
-        yield gaps
-        tasks.cancel_scope.cancel()
+    def tick_beside():
+        last = time.monotonic()
+        while not ended.wait(0.005):
+            gaps_of_process.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    beside = threading.Thread(target=tick_beside)
+    beside.start()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tick)
+            await anyio.sleep(0.05)
+            yield gaps
+            tasks.cancel_scope.cancel()
+    finally:
+        ended.set()
+        beside.join()
     assert len(gaps) > 2
-    assert max(gaps) < seconds
+    assert max(gaps) < seconds + 3 * max(gaps_of_process)
 
 
 async def numbers(iteration):
@@ -784,7 +797,7 @@ async def test_a_follower_with_timeouts_misses_nothing():
                 found.append((await anext(follower)).seq)
             if attempt == 5:
                 assert found == []
-                assert driver.most == 1
+                assert driver.most == len(store._threads._left) == 1
                 driver.let_go.set()
     assert found == [0, 1, 2]
 

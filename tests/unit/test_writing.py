@@ -30,6 +30,7 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.wrappers import FaultyObjectStore, InjectedError, RecordingObjectStore, WrapperObjectStore
+from transcript_backends.forks import tell_after_fork
 
 AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
 
@@ -388,6 +389,35 @@ def test_a_forked_child_does_not_write_for_its_parent():
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert seqs(setup.store) == [0]
+
+
+def test_a_fork_after_a_spooled_writer_was_closed_leaves_other_files_and_stores_alone(tmp_path):
+    setup = make()
+    closed = setup.store.writer(REF, spool_dir=str(tmp_path / "spool"))
+    closed.close()
+    other = os.open(tmp_path / "other", os.O_CREAT | os.O_WRONLY)  # perhaps under the journal's number
+    told = []
+
+    class Failing:
+        def after_fork(self):
+            raise ZeroDivisionError
+
+    class Told:
+        def after_fork(self):
+            told.append(self)
+
+    aware = [Told(), Failing(), Told(), Failing(), Told()]
+    for each in aware:
+        tell_after_fork(each)
+    if (child := os.fork()) == 0:
+        try:
+            os.write(other, b"x")
+        except OSError:
+            os._exit(1)
+        os._exit(10 + len(told))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
+    os.close(other)
+    assert closed.state.pending_records == 0
 
 
 @pytest.mark.parametrize(
