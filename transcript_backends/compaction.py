@@ -321,7 +321,7 @@ class _Slice(io.RawIOBase):
 
 def _bodies(container: Container, segments: Sequence[SegmentInfo]) -> Iterator[bytes]:
     """The bodies of segments, in order."""
-    with contextlib.closing(Ahead(container, segments if container.parallel > 1 else ())) as ahead:
+    with contextlib.closing(Ahead(container, segments)) as ahead:
         for segment in segments:
             with ahead.open(segment) as stream:
                 yield stream.read()

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Generator, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 from transcript_backends.container import Container
@@ -14,12 +14,11 @@ from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import Indexes, SegmentInfo
 from transcript_backends.payloads import resolved
 from transcript_backends.ranges import claims_of
-from transcript_backends.reading import Plan, look, read_records
+from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_records
 from transcript_backends.records import Record
 
 _FORMAT = 1
 _SLICE = 0.5  # seconds after which a follower that waits sees that it was closed
-_SERVER_CLOCKS_DIFFER = timedelta(seconds=2)
 
 
 class Follower(Iterator[Record]):
@@ -172,6 +171,6 @@ class _Place(NamedTuple):
             for each in plan.segments
             if each.seq_end <= self.seen.get(each.writer_id, -1)
             and self.looked is not None
-            and each.created_at < self.looked - _SERVER_CLOCKS_DIFFER
+            and each.created_at < self.looked - SERVER_CLOCKS_DIFFER
         }
         return _Place(plan.generation, self.looked, old)

@@ -103,12 +103,12 @@ class Journal:
 
     def close(self, *, remove: bool) -> None:
         """Unlock it; ``remove`` it where nothing is left to send. A second call does nothing."""
-        if self._file < 0:
+        file, self._file = self._file, -1  # the number may soon be another file's
+        if file < 0:
             return
         if remove:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
-        file, self._file = self._file, -1  # the number may soon be another file's
         os.close(file)
 
     def _write(self, line: bytes) -> None:

@@ -79,6 +79,7 @@ class Listing:
     def __init__(self, names: TranscriptKeys, objects: Iterable[ObjectInfo], only: Collection[str] | None = None) -> None:
         found: list[SegmentInfo] = []
         unmerged: list[SegmentInfo] = []
+        segment: SegmentInfo | None = None
         self.indexes: dict[SegmentName, ObjectInfo] = {}
         self.payloads: list[ObjectInfo] = []
         self.markers: list[Marker] = []
@@ -89,7 +90,8 @@ class Listing:
                     if name.generation is not None:
                         found.append(SegmentInfo(info.key, *name, info.created_at, info.size))
                     elif only is None or info.key in only:
-                        unmerged.append(_sharing(SegmentInfo(info.key, *name, info.created_at, info.size), unmerged[-1:]))
+                        segment = _sharing(SegmentInfo(info.key, *name, info.created_at, info.size), segment)
+                        unmerged.append(segment)
                 case IndexKey(name):
                     self.indexes[name] = info
                 case PayloadKey():
@@ -125,16 +127,15 @@ class Listing:
         return max((*(each.seq_end for each in self.segments), *indexed), default=-1) + 1
 
 
-def _sharing(segment: SegmentInfo, previous: Sequence[SegmentInfo]) -> SegmentInfo:
+def _sharing(segment: SegmentInfo, previous: SegmentInfo | None) -> SegmentInfo:
     """The same in less memory: there may be hundreds of thousands."""
     key, start, end, writer_id, created_at, size = segment
     if end == start:
         end = start
-    for each in previous:
-        if each.size == size:
-            size = each.size
-        if each.created_at == created_at:
-            created_at = each.created_at
+    if previous and previous.size == size:
+        size = previous.size
+    if previous and previous.created_at == created_at:
+        created_at = previous.created_at
     return SegmentInfo(key, start, end, sys.intern(writer_id), created_at, size)
 
 
@@ -166,7 +167,7 @@ class Indexes:
         self._expected = listing.indexes.keys()
 
     def get(self, name: SegmentName) -> SegmentIndex | None:
-        """The index of a compacted segment; None where it is missing.
+        """The index of a compacted segment; None where it is missing, and for any other segment.
 
         Raises:
             SegmentNotFoundError: it is missing, and was expected.
@@ -179,6 +180,8 @@ class Indexes:
 
     def find(self, name: SegmentName) -> SegmentIndex | None:
         """The same; None where it is missing, expected or not."""
+        if name.generation is None:
+            return None
         if name not in self._fetched:
             self._fetched[name] = self._fetch(name)
         return self._fetched[name]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from transcript_backends.listing import Indexes, SegmentInfo
+from transcript_backends.ranges import Ranges, claims_of
 
 
 def premature(
@@ -31,12 +32,27 @@ def premature(
     newest: dict[str, int] = {}
     for each in known:
         newest[each.writer_id] = max(newest.get(each.writer_id, -1), each.seq_end)
+    compacted = [each for each in segments if each.name.generation is not None]
+    plain = Ranges(claims_of((each for each in segments if each.name.generation is None), indexes))
+
+    def is_held(writer_id: str, seq: int) -> bool:
+        """Whether a record is in a segment; the one before the first always is. Fetches only indexes that may name it."""
+        return (
+            seq < 0
+            or plain.holds(writer_id, seq)
+            or any(
+                each.writer_id == writer_id or ((index := indexes.get(each.name)) and index.covers(writer_id, seq, seq))
+                for each in compacted
+                if each.seq_start <= seq <= each.seq_end
+            )
+        )
+
     found: list[SegmentInfo] = []
     broken: set[str] = set()
     for segment in young:
         starts = _starts(segment, indexes)
         if any(
-            seq > newest.get(writer_id, -1) and (writer_id in broken or not _hold(segments, indexes, writer_id, seq - 1))
+            seq > newest.get(writer_id, -1) and (writer_id in broken or not is_held(writer_id, seq - 1))
             for writer_id, seq in starts.items()
         ):
             found.append(segment)
@@ -44,21 +60,9 @@ def premature(
     return found
 
 
-def _hold(segments: Sequence[SegmentInfo], indexes: Indexes, writer_id: str, seq: int) -> bool:
-    """Whether segments hold a record; the one before the first they always do. Fetches only indexes that may name it."""
-    for segment in reversed(segments):
-        if segment.seq_start <= seq <= segment.seq_end:
-            if segment.writer_id == writer_id:
-                return True
-            index = indexes.get(segment.name) if segment.name.generation is not None else None
-            if index is not None and index.covers(writer_id, seq, seq):
-                return True
-    return seq < 0
-
-
 def _starts(segment: SegmentInfo, indexes: Indexes) -> dict[str, int]:
     """The first seq of each writer in a segment."""
-    index = indexes.get(segment.name) if segment.name.generation is not None else None
+    index = indexes.get(segment.name)
     if index is None:
         return {segment.writer_id: segment.seq_start}
     return {run.writer_id: run.seq_start for run in reversed(index.runs)}

@@ -19,7 +19,7 @@ class Ahead:
 
     Args:
         container: where they are.
-        segments: in the order in which they will be opened.
+        segments: in the order in which they will be opened; none is fetched ahead where one request at a time is allowed.
         fetch: gives the body of one; default: by one request.
         gently: begin with few at once, and fetch more the more are read: the reader may stop soon.
     """
@@ -32,7 +32,8 @@ class Ahead:
         *,
         gently: bool = False,
     ) -> None:
-        self._container, self._remaining, self._fetch = container, iter(segments), fetch or self._get
+        self._container, self._fetch = container, fetch or self._get
+        self._remaining = iter(segments if container.parallel > 1 or fetch else ())
         self._most = 2 * container.parallel
         self._depth = 2 if gently else self._most
         self._pool: ThreadPoolExecutor | None = None

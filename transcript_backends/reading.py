@@ -7,10 +7,11 @@ import heapq
 import io
 import json
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
-from itertools import islice, takewhile
+from itertools import accumulate, islice, takewhile
 from typing import BinaryIO, NamedTuple, cast
 
 from transcript_backends.container import Container
@@ -25,7 +26,7 @@ from transcript_backends.records import Record
 
 _log = logging.getLogger(__name__)
 
-_SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
+SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
 _BUSY = 10  # listings after which what shows too early is left out, even before what another writer has stored since
 _SMALL_BYTES = 1024 * 1024
 _PATIENCE = 100  # segments that may vanish in one reading before it is taken for a fault
@@ -62,7 +63,7 @@ def look(container: Container, names: TranscriptKeys) -> Plan:
         listing = stable_listing(container, names, indexes)
         indexes.expect(listing)
         now = container.server_time()
-        since = now and now - timedelta(seconds=container.clock.monotonic() - began) - _SERVER_CLOCKS_DIFFER
+        since = now and now - timedelta(seconds=container.clock.monotonic() - began) - SERVER_CLOCKS_DIFFER
         before, missing = missing, {each.name for each in listing.compacted if each.name not in listing.indexes}
         try:
             segments = readable(listing, indexes)
@@ -71,7 +72,8 @@ def look(container: Container, names: TranscriptKeys) -> Plan:
             continue
         newest = max((each.seq_end for each in known), default=-1) if attempt < _BUSY else -1
         if known and all(each.name.generation is None and each.seq_start > newest for each in early):
-            segments = [each for each in segments if each not in early]  # they came after we began: nobody misses them
+            left_out = {each.key for each in early}  # they came after we began: nobody misses them
+            segments = [each for each in segments if each.key not in left_out]
             early = []
         known = listing.segments
         if missing <= before and not early:
@@ -121,12 +123,13 @@ def read_backwards(
 
     They are read in windows of seqs, whose sizes the names of the segments and the indexes tell.
     """
-    highest = max((each.seq_end for each in plan.segments), default=-1)
+    reach = list(accumulate((each.seq_end for each in plan.segments), max))  # of each segment and all before it
+    highest = reach[-1] if reach else -1
     last = highest if end_seq is None else min(end_seq, highest)
     taken = 0
     while last >= start_seq and (limit is None or taken < limit):
         wanted = _WINDOW_RECORDS if limit is None else min(limit - taken, _WINDOW_RECORDS)
-        first = _window_start(plan, start_seq, last, wanted)
+        first = _window_start(plan, reach, start_seq, last, wanted)
         window = list(read_records(container, names, plan, start_seq=first, end_seq=last))
         for record in islice(reversed(window), None if limit is None else limit - taken):
             yield record
@@ -134,15 +137,18 @@ def read_backwards(
         last = first - 1
 
 
-def _window_start(plan: Plan, lowest: int, last: int, wanted: int) -> int:
+def _window_start(plan: Plan, reach: Sequence[int], lowest: int, last: int, wanted: int) -> int:
     """The highest seq from which on there are about so many records up to ``last``, or as many as a window may hold."""
-    near = [each for each in plan.segments if each.seq_start <= last]
+    near = bisect_right(plan.segments, last, key=lambda each: each.seq_start)
 
     def holds_enough(first: int) -> bool:
         records = size = 0.0
-        for segment in near:
+        for position in range(near - 1, -1, -1):
+            if reach[position] < first:
+                break
+            segment = plan.segments[position]
             if segment.seq_end >= first:
-                index = plan.indexes.find(segment.name) if segment.name.generation is not None else None
+                index = plan.indexes.find(segment.name)
                 total = index.records if index else segment.seq_end - segment.seq_start + 1
                 inside = index.count(first, last) if index else min(segment.seq_end, last) - max(segment.seq_start, first) + 1
                 records += inside
@@ -211,17 +217,15 @@ class _Opener:
             expected += segment.seq_end - max(segment.seq_start, start_seq) + 1
             if segment.size <= _SMALL_BYTES and segment.name.generation is None:
                 small.append(segment)
-        self._small = {each.key for each in small} if container.parallel > 1 and len(small) > 1 else set()
-        self._ahead = Ahead(container, small, gently=True)
+        self._ahead = Ahead(container, small if len(small) > 1 else (), gently=True)
         self._container, self._indexes, self._end_seq = container, indexes, end_seq
 
     def open(self, segment: SegmentInfo, start: int) -> BinaryIO:
-        if segment.key in self._small:
+        index = self._indexes.get(segment.name)
+        if index is None:
             return self._ahead.open(segment, start)
-        end = None
-        if self._end_seq is not None and segment.seq_end > self._end_seq and segment.name.generation is not None:
-            index = self._indexes.get(segment.name)
-            end = index.place_after(self._end_seq) if index else None
+        last = self._end_seq
+        end = index.place_after(last) if last is not None and segment.seq_end > last else None
         return self._container.open(segment.key, start=start, end=end)
 
     def close(self) -> None:
@@ -311,7 +315,7 @@ def merge(
 def _records_of(
     segment: SegmentInfo, indexes: Indexes, open_segment: Open, start_seq: int, end_seq: int | None
 ) -> Generator[Record, None, None]:
-    index = indexes.get(segment.name) if segment.name.generation is not None else None
+    index = indexes.get(segment.name)
     if index is not None:
         return _indexed(segment, index, open_segment, start_seq, end_seq)
     if segment.name.generation is not None:

@@ -8,6 +8,8 @@ from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, append, lin
 from transcript_backends import CompactionPolicy
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import WrapperObjectStore
+from transcript_backends.listing import Indexes
+from transcript_backends.ordering import premature
 
 
 class TornObjectStore(WrapperObjectStore):
@@ -147,6 +149,32 @@ def test_a_reader_of_what_is_written_without_a_pause_comes_to_an_end(writers):
     for writer in writers:
         seqs = [seq for seq, who in found if who == writer]
         assert seqs == list(range(len(seqs)))
+
+
+class CountedList(list):
+    """Counts how often it is gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+    def __reversed__(self):
+        self.times += 1
+        return super().__reversed__()
+
+
+@pytest.mark.parametrize("writers", [1, 7])
+def test_however_many_are_young_the_segments_are_gone_through_a_few_times(writers):
+    setup = make()
+    for seq in range(300):
+        append(setup.store, seq, seq, f"w{seq % writers}")
+    segments = CountedList(setup.store.list_segments(REF))
+    indexes = Indexes(setup.store._container, setup.store._names(REF))
+    early = premature(segments, indexes, None, [])
+    assert len(early) == (0 if writers == 1 else 299)
+    assert segments.times <= 5
 
 
 def test_a_reader_that_lists_again_shows_nothing_that_came_after_it_began():
