@@ -9,8 +9,7 @@ from __future__ import annotations
 import email
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import unquote
 from xml.etree import ElementTree as Xml
@@ -25,7 +24,7 @@ from azure.core.exceptions import (
 )
 from urllib3.exceptions import HTTPError
 
-from transcript_backends.drivers.driver import Failure, Meaning, ObjectInfo, Page
+from transcript_backends.drivers.driver import Failure, Meaning, ObjectInfo, Page, http_time
 
 _MEANINGS = {
     "BlobAlreadyExists": Meaning.PRECONDITION,
@@ -241,11 +240,10 @@ def _size(text: str) -> int:
 
 
 def _time(text: str) -> datetime:
-    """A time of HTTP, which is always GMT."""
-    try:
-        return parsedate_to_datetime(text).replace(tzinfo=timezone.utc)
-    except ValueError:
-        raise NotBlob("a time that is none") from None
+    time = http_time(text)
+    if time is None:
+        raise NotBlob("a time that is none")
+    return time
 
 
 def info_of(key: str, headers: Mapping[str, str]) -> ObjectInfo:

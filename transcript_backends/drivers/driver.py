@@ -15,7 +15,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from typing import Literal, NamedTuple, Protocol
 
 
@@ -127,6 +128,14 @@ def content_type(key: str) -> str:
     if key.endswith(".jsonl"):
         return "application/x-ndjson"
     return "application/json" if key.endswith(".json") else "application/octet-stream"
+
+
+def http_time(text: str | None) -> datetime | None:
+    """A time as HTTP writes it, which is always GMT; None where it is none."""
+    try:
+        return parsedate_to_datetime(text or "").replace(tzinfo=timezone.utc)
+    except (TypeError, ValueError):
+        return None
 
 
 class ObjectStore(Protocol):

@@ -20,7 +20,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -47,6 +46,7 @@ from transcript_backends.drivers.driver import (
     Page,
     PutMode,
     content_type,
+    http_time,
 )
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.urls import Setting, StoreURL, refuse_plain_http
@@ -191,7 +191,7 @@ class GCSObjectStore:
         answer = self._send("GET", self._objects, query)
         told = _resource(answer, "storage#objects")
         found = [info for info in map(_info, told.get("items") or ()) if info.key != start_after]
-        return Page(found, told.get("nextPageToken") or None, _date(answer))
+        return Page(found, told.get("nextPageToken") or None, http_time(answer.headers.get("Date")))
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
         if self._batches:
@@ -396,17 +396,12 @@ def _received(key: str, answer: Response, asked: tuple[int, int | None] | None) 
             size = length = int(headers.get("X-Goog-Stored-Content-Length") or headers["Content-Length"])
         if int(headers.get("Content-Length", length)) != length:
             raise _NotGCS("a body of another length than was stored")
-        created = parsedate_to_datetime(headers["Last-Modified"]).astimezone(timezone.utc)
+        created = http_time(headers["Last-Modified"])
+        if created is None:
+            raise _NotGCS("a download whose Last-Modified is no time")
         return ObjectInfo(key, size, created, headers["X-Goog-Generation"]), length
     except (KeyError, TypeError, ValueError) as error:
         raise _NotGCS("a download without the headers that GCS sends with it") from error
-
-
-def _date(answer: Response) -> datetime | None:
-    try:
-        return parsedate_to_datetime(answer.headers["Date"]).astimezone(timezone.utc)
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def _parts(answer: Response) -> dict[str, tuple[int, str]]:

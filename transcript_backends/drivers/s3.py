@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timezone
-from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from transcript_backends.drivers.driver import (
     Page,
     PutMode,
     content_type,
+    http_time,
 )
 from transcript_backends.drivers.s3_client import addressing_style, check_endpoint, is_aws, make_client
 from transcript_backends.errors import InvalidURLError
@@ -212,8 +212,7 @@ class S3ObjectStore:
         if "Name" not in answer and "KeyCount" not in answer:
             raise _NotS3("a listing without Name and KeyCount")
         found = [_info(_member(each, "Key"), _member(each, "Size"), each) for each in answer.get("Contents", ())]
-        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-        now = parsedate_to_datetime(date) if date else None
+        now = http_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
         return Page(found, _member(answer, "NextContinuationToken") if truncated else None, now)
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
