@@ -66,12 +66,13 @@ class UnorderedObjectStore(WrapperObjectStore):
 
 
 class StreamCountingObjectStore(WrapperObjectStore):
-    """Counts the bodies that are open."""
+    """Counts the bodies that are open, and the bytes that came."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.open: set[str] = set()
         self.most = 0
+        self.received = 0
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         body = super().get(key, start=start, end=end)
@@ -80,7 +81,11 @@ class StreamCountingObjectStore(WrapperObjectStore):
         close = body.stream.close
 
         class Stream:
-            read = staticmethod(body.stream.read)
+            @staticmethod
+            def read(size: int, /) -> bytes:
+                chunk = body.stream.read(size)
+                self.received += len(chunk)
+                return chunk
 
             @staticmethod
             def close() -> None:
@@ -88,6 +93,28 @@ class StreamCountingObjectStore(WrapperObjectStore):
                 close()
 
         return body._replace(stream=Stream())
+
+
+class Crash(BaseException):
+    """The process is killed."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+class StepObjectStore(WrapperObjectStore):
+    """Runs something of ours once, before the request of a certain number."""
+
+    def __init__(self, inner: ObjectStore, number: int, action: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.number, self.action, self.count = number, action, 0
+
+    def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
+        self.count += 1
+        if self.count == self.number + 1:
+            self.action()
+        return super()._around(operation, key, request)
 
 
 class Setup(NamedTuple):

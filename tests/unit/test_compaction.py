@@ -9,7 +9,21 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, Setup, UnorderedObjectStore, append, line, lines, make
+from unit.setups import (
+    EVENTS,
+    REF,
+    Crash,
+    HookedObjectStore,
+    ServerClock,
+    Setup,
+    StepObjectStore,
+    UnorderedObjectStore,
+    append,
+    crash,
+    line,
+    lines,
+    make,
+)
 
 from transcript_backends import CompactionPolicy, ObjectTranscriptStore, PartialDeleteError, Record, planning
 from transcript_backends.container import Container
@@ -61,28 +75,6 @@ def index_key(key):
 def five(setup):
     """Five segments of two writers; gives their keys."""
     return [append(setup.store, *each) for each in [(0, 1, "a"), (2, 2, "a"), (2, 3, "b"), (4, 6, "a"), (7, 7, "b")]]
-
-
-class Crash(BaseException):
-    """The process is killed."""
-
-
-class StepObjectStore(WrapperObjectStore):
-    """Runs something of ours once, before the request of a certain number."""
-
-    def __init__(self, inner, number, action):
-        super().__init__(inner)
-        self.number, self.action, self.count = number, action, 0
-
-    def _around(self, operation, key, request):
-        self.count += 1
-        if self.count == self.number + 1:
-            self.action()
-        return super()._around(operation, key, request)
-
-
-def crash():
-    raise Crash
 
 
 def stepped(memory, number, action, **options):

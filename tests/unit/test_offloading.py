@@ -14,7 +14,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.setups import REF, HookedObjectStore, ServerClock, Setup, append, make
+from unit.setups import REF, Crash, HookedObjectStore, ServerClock, Setup, StepObjectStore, append, crash, make
 
 from transcript_backends import (
     CompactionPolicy,
@@ -699,32 +699,10 @@ def test_what_a_killed_writer_left_is_sent_as_it_would_have_sent_it(tmp_path, fi
     assert lines_of(store)[0] == LINE
 
 
-class Crash(BaseException):
-    pass
-
-
-class Step(WrapperObjectStore):
-    """Runs something of ours once, before the request of a certain number."""
-
-    def __init__(self, inner, number, action):
-        super().__init__(inner)
-        self.number, self.action, self.count = number, action, 0
-
-    def _around(self, operation, key, request):
-        self.count += 1
-        if self.count == self.number + 1:
-            self.action()
-        return super()._around(operation, key, request)
-
-
-def crash():
-    raise Crash
-
-
 def test_a_crash_at_any_request_leaves_nothing_that_can_not_be_read():
     for number in itertools.count():
         memory = MemoryObjectStore("m")
-        step = Step(memory, number, crash)
+        step = StepObjectStore(memory, number, crash)
         with contextlib.suppress(Crash):
             send(Container(step, parallel=1), LINE)
         setup = quick(memory)
@@ -811,7 +789,7 @@ def test_no_record_is_stored_without_its_payload_whatever_a_delete_does_meanwhil
             deletes.append(Delete(memory))
             go_on(first)
 
-        step = Step(Step(memory, number, begin), number + later, go_on)
+        step = StepObjectStore(StepObjectStore(memory, number, begin), number + later, go_on)
         clock = Clock(lambda deletes=deletes: [each.step() for each in deletes])
         send(Container(step, clock=clock, parallel=1), LINE, 1, can_be_whole=can_be_whole)
         if not deletes:
@@ -845,8 +823,8 @@ def test_a_delete_that_ends_while_it_is_looked_for_does_not_escape():
 
         send(Container(memory), LINE)
         clock = Clock(lambda deletes=deletes: [each.finish() for each in deletes])
-        step = Step(memory, number, begin)
-        end = Step(step, number + later, lambda deletes=deletes: [each.finish() for each in deletes])
+        step = StepObjectStore(memory, number, begin)
+        end = StepObjectStore(step, number + later, lambda deletes=deletes: [each.finish() for each in deletes])
         send(Container(end, clock=clock, parallel=1), LINE, 1, can_be_whole=False)
         [each.finish() for each in deletes]
         assert lines_of(quick(memory).store) in ([], [LINE], [LINE] * 2)
@@ -866,7 +844,7 @@ def test_a_writer_between_any_two_requests_of_a_delete_loses_nothing():
             except StoreUnavailableError as error:
                 failed.append(str(error))
 
-        step = Step(memory, number, write_too)
+        step = StepObjectStore(memory, number, write_too)
         ObjectTranscriptStore(Container(step, parallel=1)).delete(REF)
         if step.count <= number:
             break
