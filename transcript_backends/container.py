@@ -12,8 +12,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import islice
 from typing import Any, BinaryIO, Generic, Literal, TypeVar, cast
 
@@ -26,6 +28,9 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 ConditionalWrites = Literal["on", "off"]
+
+on_retry: ContextVar[Callable[[errors.StoreUnavailableError], object] | None] = ContextVar("on_retry", default=None)
+"""Told in a thread (or task) that sets it why a request is about to be tried again."""
 
 _WRITE_ID, _SHA256 = "tbwrite", "tbsha256"  # letters and digits only: Azure takes nothing else in a metadata name
 
@@ -126,6 +131,11 @@ class Container:
         self._closed = False
         tell_after_fork(self)
 
+    @cached_property
+    def _slots(self) -> threading.BoundedSemaphore:
+        """For the calls under way. Made when first needed, since what a driver can do may depend on its client."""
+        return threading.BoundedSemaphore(self.driver.capabilities.concurrency)
+
     # --- create -------------------------------------------------------------------------------------------------------
 
     def create(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
@@ -146,12 +156,13 @@ class Container:
             return self._call("create", key, lambda: self._look_then_put(key, body, stamped), _UNKNOWN_OUTCOME)
         if not self._proved:
             self.prove_create_only(key.rpartition("/")[0])
-        tries = _Tries(self)
+        tries = _Tries(self, "create", key)
         unknown = False
         while True:
             try:
                 self._check_open()
-                self.driver.put(key, body, mode="create", metadata=stamped)
+                with self._slots:
+                    self.driver.put(key, body, mode="create", metadata=stamped)
                 return True
             except Exception as error:
                 failure = self._classify(error)
@@ -159,17 +170,17 @@ class Container:
                     if (is_ours := self._stored_after_all(key, body, stamped)) is not None:
                         return is_ours
                     unknown = True  # something is there that can't be looked at, or it was there and is gone
-                    failure = Failure(Meaning.TRY_AGAIN, failure.detail)
-                    again = tries.again(Meaning.TRY_AGAIN)
+                    failure = failure._replace(meaning=Meaning.TRY_AGAIN)
+                    again = tries.again(failure)
                 elif failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER):
                     unknown = True
-                    again = tries.again(Meaning.TRY_AGAIN)
+                    again = tries.again(failure._replace(meaning=Meaning.TRY_AGAIN))
                     if (is_ours := self._stored_after_all(key, body, stamped)) is not None:
                         return is_ours
                 elif failure.meaning is Meaning.UNSUPPORTED:
                     raise self._no_create_only(failure.detail) from error
                 else:
-                    again = tries.again(failure.meaning)
+                    again = tries.again(failure)
                 if not again:
                     raise self._error("create", key, failure, _UNKNOWN_OUTCOME if unknown else "") from error
 
@@ -182,7 +193,8 @@ class Container:
     def _stored_after_all(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool | None:
         """As `_holds`, for a create whose answer was lost or negative. Not knowing counts as absent."""
         try:
-            return self._holds(key, body, stamped)
+            with self._slots:
+                return self._holds(key, body, stamped)
         except Exception as error:
             failure = self._classify(error)
             if failure.meaning in (Meaning.TRY_AGAIN, Meaning.EXPIRED, Meaning.CLOCK_SKEW):
@@ -313,14 +325,14 @@ class Container:
         failed: dict[str, str] = {}
         remaining = iter(keys)
         while batch := list(islice(remaining, self.driver.capabilities.delete_batch)):
-            tries = _Tries(self)
+            tries = _Tries(self, "delete", batch[0])
             while batch:
                 asked = batch
                 outcome = self._call("delete", asked[0], lambda: self.driver.delete_many(asked))
                 failures = {key: self._classify(error) for key, error in outcome.items()}
-                again = {key for key, failure in failures.items() if failure.meaning is Meaning.TRY_AGAIN}
-                if again and not tries.again(Meaning.TRY_AGAIN):
-                    again = set()
+                again = {key: failure for key, failure in failures.items() if failure.meaning is Meaning.TRY_AGAIN}
+                if again and not tries.again(next(iter(again.values()))):
+                    again = {}
                 batch = [key for key in asked if key in again]
                 failed.update(
                     (key, failure.detail)
@@ -338,8 +350,9 @@ class Container:
             self.driver.close()
 
     def after_fork(self) -> None:
-        """A thread of the parent may hold the lock, and there is none in the child to release it."""
+        """A thread of the parent may hold a lock, and there is none in the child to release it."""
         self._proving = threading.Lock()
+        self.__dict__.pop("_slots", None)
         self.indexes = Recent(_INDEXES)
 
     def _check_open(self) -> None:
@@ -350,14 +363,15 @@ class Container:
 
     def _call(self, what: str, key: str, call: Callable[[], _T], if_unknown: str = "") -> _T:
         """One request that may be repeated; ``if_unknown`` is added to the error where its outcome is not known."""
-        tries = _Tries(self)
+        tries = _Tries(self, what, key)
         while True:
             try:
                 self._check_open()
-                return call()
+                with self._slots:
+                    return call()
             except Exception as error:
                 failure = self._classify(error)
-                if not tries.again(failure.meaning):
+                if not tries.again(failure):
                     unknown = failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER)
                     raise self._error(what, key, failure, if_unknown if unknown else "") from error
 
@@ -370,8 +384,10 @@ class Container:
 
     def _error(self, what: str, key: str, failure: Failure, remark: str = "") -> errors.TranscriptStoreError:
         kind, remedy = _ERRORS[failure.meaning]
-        target = repr(key) if key else "all keys"
-        return kind(f"could not {what} {target} on {self._place()}: {failure.detail}; {remark}{remedy}")
+        return kind(f"{self._failed(what, key, failure)}; {remark}{remedy}")
+
+    def _failed(self, what: str, key: str, failure: Failure) -> str:
+        return f"could not {what} {repr(key) if key else 'all keys'} on {self._place()}: {failure.detail}"
 
     def _place(self) -> str:
         details = self.driver.details
@@ -381,19 +397,22 @@ class Container:
 class _Tries:
     """The tries of one operation: how many are left, and the pause before the next."""
 
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    def __init__(self, container: Container, what: str, key: str) -> None:
+        self._container, self._what, self._key = container, what, key
         self._count = 1
         self._began = container.clock.monotonic()
         self._once: set[Meaning] = set()
 
-    def again(self, meaning: Meaning) -> bool:
+    def again(self, failure: Failure) -> bool:
         """Whether to try again after such a failure; pauses first where that helps."""
-        policy, clock = self._container.retry, self._container.clock
+        policy, clock, meaning = self._container.retry, self._container.clock, failure.meaning
         if meaning is Meaning.TRY_AGAIN:
             pause = min(policy.longest_pause, policy.first_pause * 2 ** (self._count - 1)) * (0.5 + clock.jitter() / 2)
             if self._count >= policy.max_attempts or clock.monotonic() + pause - self._began > policy.deadline:
                 return False
+            if (told := on_retry.get()) is not None:
+                reason = self._container._failed(self._what, self._key, failure)
+                told(errors.StoreUnavailableError(f"{reason}; it is tried again"))
             clock.sleep(pause)
             self._count += 1
             return True

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from transcript_backends import keys
+from transcript_backends.container import on_retry
 from transcript_backends.errors import (
     InvalidSegmentError,
     SegmentConflictError,
@@ -43,8 +44,7 @@ class WriterState(NamedTuple):
 
     Attributes:
         pending_records, pending_bytes: appended, and not known to be stored.
-        last_error: why the last try failed, once the store itself has given it up (its ``retry_deadline``, 60 s); None since
-            one succeeded.
+        last_error: why the last try failed; None since one succeeded.
     """
 
     pending_records: int
@@ -128,8 +128,8 @@ class TranscriptWriter:
     @property
     def state(self) -> WriterState:
         """How it is doing."""
-        with self._changed:
-            return WriterState(self._next_seq - self._stored, self._pending_bytes, self._last_error)
+        # Without the lock, which is held while a journal is flushed.
+        return WriterState(self._next_seq - self._stored, self._pending_bytes, self._last_error)
 
     def append(self, entry: Mapping[str, Any] | bytes | Any) -> int:
         """Take one record; gives its seq.
@@ -221,7 +221,10 @@ class TranscriptWriter:
                     self._state = "closing"
                     self._changed.notify_all()
         self._thread.join()
-        self._state = "closed"
+        with self._changed:
+            before, self._state = self._state, "closed"
+        if before == "closed":  # another thread was first
+            return
         if self._journal is not None:
             self._journal.close(remove=True)
         _writers.discard(self)
@@ -317,6 +320,7 @@ class TranscriptWriter:
     # --- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        on_retry.set(self._tried)
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -347,6 +351,9 @@ class TranscriptWriter:
                     if self._journal is not None:
                         self._journal.done(batch.seq_end, empty=self._stored == self._next_seq)
                     self._changed.notify_all()
+
+    def _tried(self, error: StoreUnavailableError) -> None:
+        self._last_error = error
 
     def _next_batch(self) -> Batch | None:
         """Wait for a batch to send; None where there is none any more."""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timezone
 
 import pytest
@@ -15,6 +17,8 @@ from transcript_backends import (
     StoreClosedError,
     TranscriptRef,
 )
+from transcript_backends.drivers.driver import Capabilities
+from transcript_backends.drivers.wrappers import WrapperObjectStore
 from transcript_backends.keys import MAX_SEQ
 from transcript_backends.records import MAX_LINE_BYTES
 
@@ -199,6 +203,33 @@ def test_a_closed_store_refuses_every_operation(operation):
         OPERATIONS[operation](setup.store)
     assert setup.driver.requests == []
     setup.store.close()
+
+
+def test_as_many_calls_are_under_way_at_once_as_the_driver_says_and_no_more():
+    under_way, most, lock, three = 0, 0, threading.Lock(), threading.Barrier(3)
+
+    class NarrowObjectStore(WrapperObjectStore):
+        capabilities = Capabilities(concurrency=3)
+
+        def _around(self, operation, key, request):
+            nonlocal under_way, most
+            with lock:
+                under_way += 1
+                most = max(most, under_way)
+            try:
+                if operation == "put":
+                    three.wait(10)
+                return super()._around(operation, key, request)
+            finally:
+                with lock:
+                    under_way -= 1
+
+    setup = make(wrap=NarrowObjectStore)
+    with ThreadPoolExecutor(16) as pool:
+        keys = list(pool.map(lambda seq: append(setup.store, seq, seq), range(63)))
+        bodies = list(pool.map(lambda key: setup.store.read_segment(key).read(), keys))
+    assert bodies == [lines([seq]) for seq in range(63)]
+    assert most == 3
 
 
 def test_a_store_shows_its_place_and_nothing_else():

@@ -26,6 +26,7 @@ from transcript_backends import (
     TranscriptStoreError,
     open_store,
 )
+from transcript_backends.clock import SystemClock
 from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.local import LocalObjectStore
@@ -204,6 +205,30 @@ def test_batches_wait_in_order_while_the_store_is_away_and_go_out_as_they_were(m
     assert writer.state == (0, 0, None)
     assert [record.json()["n"] for record in setup.store.records(REF)] == list(range(23))
     assert [(each.seq_start, each.seq_end) for each in setup.store.list_segments(REF)][:2] == [(0, 4), (5, 9)]
+
+
+def test_a_writer_tells_of_an_outage_while_the_store_still_tries():
+    setup = make()
+    switch = SwitchedObjectStore(setup.memory)
+    pausing, go_on = threading.Event(), threading.Event()
+
+    class Clock(SystemClock):
+        def sleep(self, seconds):
+            pausing.set()
+            assert go_on.wait(10)
+
+    store = ObjectTranscriptStore(Container(switch, clock=Clock()))
+    switch.error = OUTAGE
+    writer = store.writer(REF, **AT_HAND)
+    writer.append({})
+    with pytest.raises(StoreUnavailableError, match="not stored after 0 seconds"):
+        writer.flush(timeout=0)
+    assert pausing.wait(10)
+    assert "injected: temporarily unavailable; it is tried again" in str(writer.state.last_error)
+    switch.error = None
+    go_on.set()
+    writer.close()
+    assert writer.state == (0, 0, None)
 
 
 def test_a_lost_answer_is_no_second_record(monkeypatch):

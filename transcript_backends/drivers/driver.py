@@ -115,12 +115,15 @@ class Capabilities:
         ordered_lists: pages come in byte order of their keys, or directory by directory in byte order of the names.
         start_after: the hint of `ObjectStore.list_page` is followed, and pages come in byte order of their keys.
         delete_batch: how many keys one `ObjectStore.delete_many` takes.
+        concurrency: how many calls may be under way at once. Where a client works in Python, more threads only wait for one
+            another, and keep an event loop waiting.
     """
 
     create_only: Literal["yes", "probe", "no"] = "yes"
     ordered_lists: bool = True
     start_after: bool = True
     delete_batch: int = 1000
+    concurrency: int = 64
 
 
 def content_type(key: str) -> str:
