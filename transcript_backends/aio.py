@@ -91,6 +91,8 @@ class AsyncFollower(AsyncIterator[Record]):
         return self._follower.cursor
 
     async def __anext__(self) -> Record:
+        if not self._pause:
+            self._active = time.monotonic()
         while not self._closed.is_set():
             if self._coming is None:
                 until = self._due if self._stop_when_idle is None else min(self._due, self._active + self._stop_when_idle)
@@ -111,7 +113,6 @@ class AsyncFollower(AsyncIterator[Record]):
                 continue
             self._follower._place.seen[record.writer_id] = record.seq
             self._pause = 0.0
-            self._active = time.monotonic()
             return record
         raise StopAsyncIteration
 
@@ -174,9 +175,8 @@ class AsyncTranscriptWriter:
 
     @property
     def state(self) -> WriterState:
-        """See `TranscriptWriter.state`; read without the lock that is held while a journal is flushed."""
-        writer = self._writer
-        return WriterState(writer._next_seq - writer._stored, writer._pending_bytes, writer._last_error)
+        """See `TranscriptWriter.state`."""
+        return self._writer.state
 
     async def append(self, entry: Mapping[str, Any] | bytes | Any) -> int:
         """See `TranscriptWriter.append`. No hop to a thread, but with a journal, or where encoding takes long.
@@ -333,6 +333,7 @@ class AsyncObjectTranscriptStore:
         min_interval: float = 0.3,
         max_interval: float = 10.0,
         resolve: bool = True,
+        last: int | None = None,
     ) -> AsyncFollower:
         """See `ObjectTranscriptStore.follow`; ``async for record in store.follow(ref)``."""
         follower = self.blocking.follow(
@@ -342,6 +343,7 @@ class AsyncObjectTranscriptStore:
             min_interval=min_interval,
             max_interval=max_interval,
             resolve=resolve,
+            last=last,
         )
         return AsyncFollower(
             self._threads,

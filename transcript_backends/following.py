@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import Indexes, SegmentInfo
 from transcript_backends.payloads import resolved
 from transcript_backends.ranges import claims_of
-from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_records
+from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_backwards, read_records
 from transcript_backends.records import Record
 
 _FORMAT = 1
@@ -37,9 +37,11 @@ class Follower(Iterator[Record]):
         stop_when_idle: seconds without a new record after which the iteration ends; None: never.
         min_interval, max_interval: seconds between two looks: the first after a new record, then ever longer to the second.
         resolve: put offloaded values back.
+        last: without a cursor: begin with the last so many records that are there; what is before is not read. None: with
+            the first.
 
     Raises:
-        ValueError: the cursor is none, or an interval makes no sense.
+        ValueError: the cursor is none, an interval makes no sense, or ``last`` is negative.
     """
 
     def __init__(
@@ -52,16 +54,19 @@ class Follower(Iterator[Record]):
         min_interval: float = 0.3,
         max_interval: float = 10.0,
         resolve: bool = True,
+        last: int | None = None,
     ) -> None:
+        if last is not None and last < 0:
+            raise ValueError(f"last must be 0 or more, or None, not {last!r}")
         if not 0 < min_interval <= max_interval:
             raise ValueError(f"the intervals must be seconds, 0 < min <= max, not {min_interval!r} and {max_interval!r}")
         self._container, self._names, self._clock = container, names, container.clock
         self._intervals, self._stop_when_idle = (min_interval, max_interval), stop_when_idle
         self._resolve = resolve
+        self._last = last if cursor is None else None
         self._place = _Place.parse(cursor) if cursor is not None else _Place(0, None, {})
         self._coming: Generator[Record, None, None] | None = None
-        self._pause = 0.0
-        self._active = self._clock.monotonic()
+        self._pause = self._active = 0.0
         self._closed = False
 
     @property
@@ -70,6 +75,8 @@ class Follower(Iterator[Record]):
         return str(self._place)
 
     def __next__(self) -> Record:
+        if not self._pause:  # a record was given: what its consumer took with it was no idle time
+            self._active = self._clock.monotonic()
         while not self._closed:
             if self._coming is None:
                 if not self._wait():
@@ -88,7 +95,6 @@ class Follower(Iterator[Record]):
                 raise
             self._place.seen[record.writer_id] = record.seq
             self._pause = 0.0
-            self._active = self._clock.monotonic()
             return record
         raise StopIteration
 
@@ -121,6 +127,11 @@ class Follower(Iterator[Record]):
         if plan.generation != place.generation:
             place = place.after_delete(plan)
         began = self._container.server_time() if before is None else before
+        if self._last is not None:
+            newest = list(read_backwards(self._container, self._names, plan, limit=self._last))
+            self._place, self._last = _Place(plan.generation, began, _seen_before(newest, plan)), None
+            yield from self._whole((each for each in reversed(newest)), plan)
+            return
         self._place = _Place(plan.generation, began, dict(place.seen))
         new = [each for each in plan.segments if _has_new(each, plan.indexes, place.seen)]
         if not new:
@@ -128,7 +139,20 @@ class Follower(Iterator[Record]):
         first = min(each.seq_start for each in new)
         found = read_records(self._container, self._names, plan._replace(segments=new), start_seq=first)
         records = (each for each in found if each.seq > place.seen.get(each.writer_id, -1))
-        yield from resolved(self._container, self._names, records, plan.generation) if self._resolve else records
+        yield from self._whole(records, plan)
+
+    def _whole(self, records: Generator[Record, None, None], plan: Plan) -> Iterator[Record]:
+        return resolved(self._container, self._names, records, plan.generation) if self._resolve else records
+
+
+def _seen_before(newest: Sequence[Record], plan: Plan) -> dict[str, int]:
+    """What was seen of each writer where all was but the newest records."""
+    seen: dict[str, int] = {}
+    for writer_id, _, last in claims_of(plan.segments, plan.indexes):
+        seen[writer_id] = max(last, seen.get(writer_id, -1))
+    for record in newest:
+        seen[record.writer_id] = min(record.seq - 1, seen.get(record.writer_id, record.seq))
+    return seen
 
 
 def _has_new(segment: SegmentInfo, indexes: Indexes, seen: dict[str, int]) -> bool:

@@ -141,6 +141,7 @@ class ObjectTranscriptStore:
         min_interval: float = 0.3,
         max_interval: float = 10.0,
         resolve: bool = True,
+        last: int | None = None,
     ) -> Follower:
         """The records that are there, and new ones as they appear; see `Follower`. A look that finds nothing is one listing."""
         from transcript_backends.following import Follower
@@ -153,6 +154,7 @@ class ObjectTranscriptStore:
             min_interval=min_interval,
             max_interval=max_interval,
             resolve=resolve,
+            last=last,
         )
 
     def writer(

@@ -228,3 +228,49 @@ def test_lines_come_as_they_are():
     setup.store.append_segment(REF, 0, 1, "w", lines(range(2)))
     follower = setup.store.follow(REF)
     assert [next(follower).line for _ in range(2)] == [line(0), line(1)]
+
+
+def test_the_time_a_consumer_takes_is_no_idle_time():
+    setup, clock, _ = following()
+    store = ObjectTranscriptStore(Container(setup.driver, clock=clock))
+    append(setup.store, 0, 1, "a")
+    given = []
+    with store.follow(REF, stop_when_idle=5) as follower:
+        for record in follower:
+            given.append(record[:2])
+            if len(given) == 2:
+                clock.now += 100  # a slow consumer; something is added meanwhile
+                append(setup.store, 2, 2, "a")
+    assert given == [(0, "a"), (1, "a"), (2, "a")]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("last", [0, 1, 3, 7, 100])
+def test_one_may_begin_at_the_end_and_gets_all_that_comes_after(last, compacted):
+    setup, clock, follow = following(last=last)
+    for seq in range(0, 10, 2):
+        append(setup.store, seq, seq + 1, "b")
+        append(setup.store, seq, seq + 1, "a")
+    if compacted:
+        setup.store.compact(REF, FULL)
+    there = [record[:2] for record in setup.store.records(REF)]
+    clock.at(5, lambda: append(setup.store, 8, 8, "late"))
+    clock.at(9, lambda: append(setup.store, 10, 10, "b"))
+    given, cursor = follow()
+    assert given == [*there[len(there) - min(last, len(there)) :], (8, "late"), (10, "b")]
+    assert follow(cursor)[0] == []
+
+
+def test_beginning_at_the_end_reads_no_more_than_the_end():
+    setup, _, follow = following(last=5)
+    for seq in range(200):
+        append(setup.store, seq, seq, f"w{seq}")
+    setup.driver.requests.clear()
+    assert [seq for seq, _ in follow()[0]] == list(range(195, 200))
+    assert setup.driver.counts["get"] <= 8
+
+
+def test_beginning_before_the_end_by_less_than_nothing_is_refused():
+    setup, _, _ = following()
+    with pytest.raises(ValueError, match="last must be 0 or more, or None, not -1"):
+        setup.store.follow(REF, last=-1)

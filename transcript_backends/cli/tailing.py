@@ -10,14 +10,13 @@ import stat
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from transcript_backends import ObjectTranscriptStore, Record, StoreUnavailableError, TranscriptRef
+from transcript_backends import ObjectTranscriptStore, StoreUnavailableError, TranscriptRef
 from transcript_backends.cli.session import NoSuchTranscriptError, Session, examples, ref_argument, store_option, visible
 from transcript_backends.cli.showing import lines_options, printer
 
@@ -101,19 +100,14 @@ class _Tailing:
     def look(self, last: int | None = None) -> int:
         """Show what is new, or the last so many of that, and only then keep the cursor; gives how many were new."""
         count, due = 0, time.monotonic() + _SAVE_EVERY
-        kept: deque[Record] = deque(maxlen=last)
-        with self._follow() as follower:
+        with self._follow(last) as follower:
             try:
                 for record in follower:
-                    count += 1
-                    if last is not None:
-                        kept.append(record)
-                        continue
                     self._show(record)
+                    count += 1
                     if time.monotonic() >= due:
                         self._save(follower.cursor)
                         due = time.monotonic() + _SAVE_EVERY
-                self._show(*kept)
             finally:
                 self._is_kept = self._is_kept and not count
                 self.cursor = follower.cursor
@@ -135,11 +129,11 @@ class _Tailing:
                 count, away = 0, True
             pause = _SHORTEST_PAUSE if count else min(2 * pause, _LONGEST_PAUSE)
 
-    def _follow(self) -> Follower:
+    def _follow(self, last: int | None) -> Follower:
         """A follower that ends when it has given what is there."""
         try:
             return self._store.follow(
-                self._ref, cursor=self.cursor, stop_when_idle=0, min_interval=0.001, resolve=self._resolve
+                self._ref, cursor=self.cursor, last=last, stop_when_idle=0, min_interval=0.001, resolve=self._resolve
             )
         except ValueError as error:
             raise click.UsageError(f"{self._file}: {error}; remove it to begin anew") from None
