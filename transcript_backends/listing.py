@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import chain
 from operator import itemgetter
@@ -166,6 +167,13 @@ class Indexes:
         """Take it from now on for a sign of change where an index of this listing is missing."""
         self._expected = listing.indexes.keys()
 
+    def fetch(self, names: Iterable[SegmentName]) -> None:
+        """Fetch those that are not known yet, several at once."""
+        wanted = [each for each in names if each.generation is not None and each not in self._fetched]
+        if len(wanted) > 1 and self._container.parallel > 1:
+            with ThreadPoolExecutor(self._container.parallel) as pool:
+                self._fetched.update(zip(wanted, pool.map(self._fetch, wanted), strict=True))
+
     def get(self, name: SegmentName) -> SegmentIndex | None:
         """The index of a compacted segment; None where it is missing, and for any other segment.
 
@@ -292,6 +300,7 @@ def stable_listing(
 
 def _explained(container: Container, names: TranscriptKeys, listing: Listing, indexes: Indexes) -> bool:
     """Whether each index without a segment is of one merged further, or of one not written yet."""
+    indexes.fetch(name for name in listing.indexes if name.generation == listing.generation)
     unborn = listing.orphans - indexes.merged_further(listing).keys()
     if any(container.exists(names.segment(*name)) for name in _sources_first(unborn, indexes)):
         return False

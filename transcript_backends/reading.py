@@ -210,13 +210,17 @@ class _Opener:
         limit: int | None,
     ) -> None:
         small: list[SegmentInfo] = []
+        merged: list[SegmentName] = []
         expected = 0
         for segment in segments:
             if limit is not None and expected >= limit:
                 break
             expected += segment.seq_end - max(segment.seq_start, start_seq) + 1
-            if segment.size <= _SMALL_BYTES and segment.name.generation is None:
+            if segment.name.generation is not None:
+                merged.append(segment.name)
+            elif segment.size <= _SMALL_BYTES:
                 small.append(segment)
+        indexes.fetch(merged)
         self._ahead = Ahead(container, small if len(small) > 1 else (), gently=True)
         self._container, self._indexes, self._end_seq = container, indexes, end_seq
 

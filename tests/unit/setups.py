@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -38,20 +39,20 @@ class HookedObjectStore(WrapperObjectStore):
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self._hooks: list[tuple[Operation, str, int, Callable[[], object]]] = []
+        self._lock = threading.Lock()
 
     def before(self, operation: Operation, action: Callable[[], object], *, key: str = "", after: int = 0) -> None:
         """Run ``action`` once, before the first such request whose key holds ``key``, ``after`` others like it."""
         self._hooks.append((operation, key, after, action))
 
     def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
-        for hook in list(self._hooks):
-            wanted, part, after, action = hook
-            if wanted == operation and part in key:
-                self._hooks.remove(hook)
-                if after:
-                    self._hooks.append((wanted, part, after - 1, action))
-                else:
-                    action()
+        with self._lock:
+            meant = [each for each in self._hooks if each[0] == operation and each[1] in key]
+            self._hooks = [each for each in self._hooks if each not in meant]
+            self._hooks += [(wanted, part, after - 1, action) for wanted, part, after, action in meant if after]
+        for _, _, after, action in meant:
+            if not after:
+                action()
         return super()._around(operation, key, request)
 
 

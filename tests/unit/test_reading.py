@@ -313,6 +313,28 @@ def test_the_indexes_that_compactions_left_are_fetched_once():
     assert other.driver.counts == {"list_page": 3, "get": 3}
 
 
+@pytest.mark.parametrize(("every", "target_bytes", "indexes"), [(2, 10**6, 8), (16, 70, 4)])
+def test_indexes_are_fetched_several_at_once(every, target_bytes, indexes):
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=clock))
+    for seq in range(16):
+        append(setup.store, seq, seq)
+        if not (seq + 1) % every:
+            setup.store.compact(REF, CompactionPolicy(full=True, target_bytes=target_bytes))
+    clock.go_on(seconds=10)
+    meeting = threading.Barrier(4)
+
+    class MeetingObjectStore(WrapperObjectStore):
+        def _around(self, operation, key, request):
+            if "/index/" in key:
+                meeting.wait(10)
+            return super()._around(operation, key, request)
+
+    other = make(memory=setup.memory, wrap=MeetingObjectStore)
+    assert seqs(other) == list(range(16))
+    assert sum("/index/" in each.key for each in other.driver.requests) == indexes
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.integers(0, 6)), max_size=12),
