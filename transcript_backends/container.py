@@ -37,6 +37,7 @@ _WRITE_ID, _SHA256 = "tbwrite", "tbsha256"  # letters and digits only: Azure tak
 _CHUNK_BYTES = 1024 * 1024
 _INDEXES = 256  # that are remembered
 _BUFFER_BYTES = 64 * 1024
+_PARALLEL = 32
 
 _UNKNOWN_OUTCOME = "it may have been stored or not, and calling again with the same content is safe; "
 
@@ -107,7 +108,7 @@ class Container:
         clock: time and chance.
         conditional_writes: ``off`` puts a read before each write in place of create-only writes, for stores without
             them: two writers of one key at the same moment can then overwrite one another.
-        parallel: how many requests one operation may have under way at once.
+        parallel: how many requests one operation may have under way at once; None: as many as the driver can, up to 32.
     """
 
     def __init__(
@@ -117,12 +118,12 @@ class Container:
         retry: RetryPolicy | None = None,
         clock: Clock | None = None,
         conditional_writes: ConditionalWrites = "on",
-        parallel: int = 8,
+        parallel: int | None = None,
     ) -> None:
         self.driver = driver
         self.retry = retry or RetryPolicy()
         self.clock = clock or SystemClock()
-        self.parallel = parallel
+        self._parallel = parallel
         self.indexes: Recent[Any] = Recent(_INDEXES)  # parsed; under one key there is never another
         self._server_time: tuple[datetime, float] | None = None
         self._conditional = conditional_writes == "on"
@@ -130,6 +131,11 @@ class Container:
         self._proving = threading.Lock()
         self._closed = False
         tell_after_fork(self)
+
+    @property
+    def parallel(self) -> int:
+        """How many requests one operation may have under way at once."""
+        return self._parallel or min(self.driver.capabilities.concurrency, _PARALLEL)
 
     @cached_property
     def _slots(self) -> threading.BoundedSemaphore:

@@ -12,6 +12,7 @@ from transcript_backends.container import Container
 from transcript_backends.listing import SegmentInfo
 
 _AHEAD_BYTES = 8 * 1024 * 1024
+_AHEAD = 8  # segments fetched or waiting for their turn, for each request under way: one slow request holds up no other
 
 
 class Ahead:
@@ -21,7 +22,7 @@ class Ahead:
         container: where they are.
         segments: in the order in which they will be opened; none is fetched ahead where one request at a time is allowed.
         fetch: gives the body of one; default: by one request.
-        gently: begin with few at once, and fetch more the more are read: the reader may stop soon.
+        gently: begin with two, and fetch two more for each that is read: the reader may stop soon.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Ahead:
     ) -> None:
         self._container, self._fetch = container, fetch or self._get
         self._remaining = iter(segments if container.parallel > 1 or fetch else ())
-        self._most = 2 * container.parallel
+        self._most = _AHEAD * container.parallel
         self._depth = 2 if gently else self._most
         self._pool: ThreadPoolExecutor | None = None
         self._coming: deque[tuple[SegmentInfo, Future[bytes]]] = deque()
@@ -63,7 +64,7 @@ class Ahead:
         content = body.result()
         self._coming.popleft()
         self._ahead -= segment.size
-        self._depth = min(2 * self._depth, self._most)
+        self._depth = min(self._depth + 2, self._most)
         return content
 
     def _fill(self) -> bool:

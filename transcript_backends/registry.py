@@ -22,6 +22,7 @@ COMMON_SETTINGS = (
     Setting("conditional_writes", choices=("on", "off")),
     Setting("max_attempts", "int"),
     Setting("retry_deadline", "seconds"),
+    Setting("hedge", "bool"),
     Setting("clock", "object"),
 )
 
@@ -180,6 +181,10 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
         raise AccessDeniedError(
             f"can't open {parsed}: {error.strerror or error}; check the path and its permissions"
         ) from error
+    if settings.get("hedge"):
+        from transcript_backends.drivers.hedging import HedgedObjectStore
+
+        driver = HedgedObjectStore(driver)
     retry = RetryPolicy()
     container = Container(
         driver,

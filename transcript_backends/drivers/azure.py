@@ -23,7 +23,7 @@ from urllib3 import Retry
 
 from transcript_backends.drivers import azure_answers as answers
 from transcript_backends.drivers.azure_account import default_credential, find_account
-from transcript_backends.drivers.clients import CONCURRENCY, SharedClient
+from transcript_backends.drivers.clients import SharedClient
 from transcript_backends.drivers.driver import (
     Body,
     Capabilities,
@@ -85,9 +85,7 @@ class AzureObjectStore:
         known = endpoint == f"https://{parts.netloc}" and _AZURE_HOST.fullmatch(parts.netloc) is not None
         # Keys are ASCII, in byte order; with a hierarchical namespace, directory by directory (azure-sdk-for-go#24210).
         # Which of the two an account has can't be told from outside, so listings never start in the middle.
-        self.capabilities = Capabilities(
-            create_only="yes" if known else "probe", start_after=False, delete_batch=256, concurrency=CONCURRENCY
-        )
+        self.capabilities = Capabilities(create_only="yes" if known else "probe", start_after=False, delete_batch=256)
         self.location = f"az://{container}@{parts.netloc}" if known else f"az://{container}"
         self.details = "" if known else f"endpoint {endpoint}"
         # In a batch, the SDK names the account in the path for these hosts only.

@@ -11,8 +11,6 @@ from transcript_backends.forks import tell_after_fork
 
 _T = TypeVar("_T")
 
-CONCURRENCY = 16  # calls at once through an SDK that works in Python: beyond, each one only waits for the others
-
 
 class SharedClient(Generic[_T]):
     """A client that all threads share and that a forked child makes anew, since sockets must not be shared with it.

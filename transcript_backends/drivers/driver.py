@@ -123,7 +123,7 @@ class Capabilities:
     ordered_lists: bool = True
     start_after: bool = True
     delete_batch: int = 1000
-    concurrency: int = 64
+    concurrency: int = 16
 
 
 def content_type(key: str) -> str:

@@ -34,7 +34,7 @@ from requests import exceptions as http
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
-from transcript_backends.drivers.clients import CONCURRENCY, SharedClient
+from transcript_backends.drivers.clients import SharedClient
 from transcript_backends.drivers.driver import (
     Body,
     Capabilities,
@@ -133,7 +133,7 @@ class GCSObjectStore:
         self._batches = True
         self.location = f"gs://{bucket}"
         known = (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
-        self.capabilities = Capabilities(create_only="yes" if known else "probe", delete_batch=100, concurrency=CONCURRENCY)
+        self.capabilities = Capabilities(create_only="yes" if known else "probe", delete_batch=100)
         self.details = f"endpoint {endpoint}"
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:

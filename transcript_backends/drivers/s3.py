@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
 
-from transcript_backends.drivers.clients import CONCURRENCY, SharedClient
+from transcript_backends.drivers.clients import SharedClient
 from transcript_backends.drivers.driver import (
     Body,
     Capabilities,
@@ -163,9 +163,7 @@ class S3ObjectStore:
             known = False
         plain = not _is_directory_bucket(self._bucket)  # those list in no order and refuse StartAfter
         # Elsewhere StartAfter is not trusted either: some servers skip keys that come after it (localstack#13745).
-        return Capabilities(
-            create_only="yes" if known else "probe", ordered_lists=plain, start_after=plain and known, concurrency=CONCURRENCY
-        )
+        return Capabilities(create_only="yes" if known else "probe", ordered_lists=plain, start_after=plain and known)
 
     @property
     def details(self) -> str:
