@@ -12,6 +12,7 @@ from transcript_backends.container import Container
 from transcript_backends.listing import SegmentInfo
 
 _AHEAD_BYTES = 8 * 1024 * 1024
+_SMALL_BYTES = 1024 * 1024
 _AHEAD = 8  # segments fetched or waiting for their turn, for each request under way: one slow request holds up no other
 
 
@@ -21,7 +22,7 @@ class Ahead:
     Args:
         container: where they are.
         segments: in the order in which they will be opened; none is fetched ahead where one request at a time is allowed.
-        fetch: gives the body of one; default: by one request.
+        fetch: gives the body of one; default: by one request, of which a large body is received only as it is read.
         gently: begin with two, and fetch two more for each that is read: the reader may stop soon.
     """
 
@@ -33,39 +34,50 @@ class Ahead:
         *,
         gently: bool = False,
     ) -> None:
-        self._container, self._fetch = container, fetch or self._get
+        self._container, self._fetch = container, fetch
         self._remaining = iter(segments if container.parallel > 1 or fetch else ())
         self._most = _AHEAD * container.parallel
         self._depth = 2 if gently else self._most
         self._pool: ThreadPoolExecutor | None = None
-        self._coming: deque[tuple[SegmentInfo, Future[bytes]]] = deque()
+        self._coming: deque[tuple[SegmentInfo, Future[BinaryIO]]] = deque()
         self._ahead = 0
+
+    def begin(self) -> None:
+        """Do not wait for the first one to be opened."""
+        self._fill()
 
     def open(self, segment: SegmentInfo, start: int = 0) -> BinaryIO:
         """A segment from an offset on: one that was fetched, or any other."""
         if not self._fill() or self._coming[0][0].key != segment.key:
             return self._container.open(segment.key, start=start)
-        stream = io.BytesIO(self._next())
-        stream.seek(start)
+        stream = self._next()
+        if start and not stream.seekable():
+            stream.close()
+            return self._container.open(segment.key, start=start)
+        if start:
+            stream.seek(start)
         return stream
 
     def finish(self) -> None:
         """See that every segment is fetched."""
         while self._fill():
-            self._next()
+            self._next().close()
 
     def close(self) -> None:
         """Fetch no more."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        for _, stream in self._coming:
+            if not stream.cancelled() and stream.exception() is None:
+                stream.result().close()
 
-    def _next(self) -> bytes:
-        segment, body = self._coming[0]
-        content = body.result()
+    def _next(self) -> BinaryIO:
+        segment, coming = self._coming[0]
+        stream = coming.result()
         self._coming.popleft()
         self._ahead -= segment.size
         self._depth = min(self._depth + 2, self._most)
-        return content
+        return stream
 
     def _fill(self) -> bool:
         while len(self._coming) < self._depth and (not self._coming or self._ahead < _AHEAD_BYTES):
@@ -74,10 +86,15 @@ class Ahead:
                 break
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._container.parallel)
-            self._coming.append((segment, self._pool.submit(self._fetch, segment)))
+            self._coming.append((segment, self._pool.submit(self._opened, segment)))
             self._ahead += segment.size
         return bool(self._coming)
 
-    def _get(self, segment: SegmentInfo) -> bytes:
-        with self._container.open(segment.key) as stream:
-            return stream.read()
+    def _opened(self, segment: SegmentInfo) -> BinaryIO:
+        if self._fetch is not None:
+            return io.BytesIO(self._fetch(segment))
+        stream = self._container.open(segment.key)
+        if segment.size > _SMALL_BYTES:
+            return stream
+        with stream:
+            return io.BytesIO(stream.read())

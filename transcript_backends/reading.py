@@ -28,7 +28,6 @@ _log = logging.getLogger(__name__)
 
 SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
 _BUSY = 10  # listings after which what shows too early is left out, even before what another writer has stored since
-_SMALL_BYTES = 1024 * 1024
 _PATIENCE = 100  # segments that may vanish in one reading before it is taken for a fault
 FOREIGN_COMPACTED = "compacted"  # the writer id of segments merged by other implementations, which write no index
 
@@ -198,7 +197,7 @@ def _resuming(
 
 
 class _Opener:
-    """Opens the segments of a reading: small ones before they are needed, compacted ones no further than they are read."""
+    """Opens the segments of a reading before they are needed, and compacted ones where they are needed and no further."""
 
     def __init__(
         self,
@@ -209,7 +208,7 @@ class _Opener:
         end_seq: int | None,
         limit: int | None,
     ) -> None:
-        small: list[SegmentInfo] = []
+        whole: list[SegmentInfo] = []
         merged: list[SegmentName] = []
         expected = 0
         for segment in segments:
@@ -218,17 +217,19 @@ class _Opener:
             expected += segment.seq_end - max(segment.seq_start, start_seq) + 1
             if segment.name.generation is not None:
                 merged.append(segment.name)
-            elif segment.size <= _SMALL_BYTES:
-                small.append(segment)
+                if segment.seq_start < start_seq or (end_seq is not None and segment.seq_end > end_seq):
+                    continue
+            whole.append(segment)
+        self._ahead = Ahead(container, whole if len(whole) > 1 or merged else (), gently=True)
+        self._ahead.begin()
         indexes.fetch(merged)
-        self._ahead = Ahead(container, small if len(small) > 1 else (), gently=True)
         self._container, self._indexes, self._end_seq = container, indexes, end_seq
 
     def open(self, segment: SegmentInfo, start: int) -> BinaryIO:
         index = self._indexes.get(segment.name)
-        if index is None:
-            return self._ahead.open(segment, start)
         last = self._end_seq
+        if index is None or (not start and (last is None or segment.seq_end <= last)):
+            return self._ahead.open(segment, start)
         end = index.place_after(last) if last is not None and segment.seq_end > last else None
         return self._container.open(segment.key, start=start, end=end)
 

@@ -328,6 +328,32 @@ def test_the_indexes_that_compactions_left_are_fetched_once():
     assert other.driver.counts == {"list_page": 3, "get": 3}
 
 
+def meeting(parties, part):
+    """Wraps a driver so that gets of certain keys wait for one another."""
+    barrier = threading.Barrier(parties)
+
+    class MeetingObjectStore(WrapperObjectStore):
+        def get(self, key, *, start=0, end=None):
+            if part in key:
+                barrier.wait(10)
+            return super().get(key, start=start, end=end)
+
+    return MeetingObjectStore
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_a_compacted_segment_and_its_index_are_fetched_at_once(size):
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=clock))
+    for seq in range(4):
+        setup.store.append_segment(REF, seq, seq, "w", b'{"x":"%s"}' % (b"x" * (size // 4)))
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    clock.go_on(seconds=10)
+    other = make(memory=setup.memory, wrap=meeting(2, "compacted"))
+    assert seqs(other) == list(range(4))
+    assert other.driver.counts == {"list_page": 1, "get": 2}
+
+
 @pytest.mark.parametrize(("every", "target_bytes", "indexes"), [(2, 10**6, 8), (16, 70, 4)])
 def test_indexes_are_fetched_several_at_once(every, target_bytes, indexes):
     clock = ServerClock()
@@ -337,15 +363,7 @@ def test_indexes_are_fetched_several_at_once(every, target_bytes, indexes):
         if not (seq + 1) % every:
             setup.store.compact(REF, CompactionPolicy(full=True, target_bytes=target_bytes))
     clock.go_on(seconds=10)
-    meeting = threading.Barrier(4)
-
-    class MeetingObjectStore(WrapperObjectStore):
-        def _around(self, operation, key, request):
-            if "/index/" in key:
-                meeting.wait(10)
-            return super()._around(operation, key, request)
-
-    other = make(memory=setup.memory, wrap=MeetingObjectStore)
+    other = make(memory=setup.memory, wrap=meeting(4, "/index/"))
     assert seqs(other) == list(range(16))
     assert sum("/index/" in each.key for each in other.driver.requests) == indexes
 
