@@ -57,7 +57,7 @@ class BackgroundCompactor:
         refs: Callable[[], Iterable[TranscriptRef]],
         policy: CompactionPolicy | None = None,
         *,
-        interval: float = 60.0,
+        interval: float = 600.0,
         on_error: Callable[[TranscriptRef | None, BaseException], object] | None = None,
     ) -> None:
         if not 0 <= interval <= threading.TIMEOUT_MAX:

@@ -154,12 +154,18 @@ class Indexes:
         container: where they are.
         names: of the transcript.
         damaged: takes name -> error of those that are no indexes, which then count as missing; None makes them errors.
+        anew: whether to look at each, also at one that is remembered.
     """
 
     def __init__(
-        self, container: Container, names: TranscriptKeys, damaged: dict[SegmentName, errors.CorruptSegmentError] | None = None
+        self,
+        container: Container,
+        names: TranscriptKeys,
+        damaged: dict[SegmentName, errors.CorruptSegmentError] | None = None,
+        *,
+        anew: bool = False,
     ) -> None:
-        self._container, self._names, self._damaged = container, names, damaged
+        self._container, self._names, self._damaged, self._anew = container, names, damaged, anew
         self._fetched: dict[SegmentName, SegmentIndex | None] = {}
         self._expected: Collection[SegmentName] = ()
 
@@ -196,7 +202,7 @@ class Indexes:
 
     def _fetch(self, name: SegmentName) -> SegmentIndex | None:
         key = self._names.index(name)
-        recent = self._container.indexes if self._damaged is None else None  # else each is looked at anew
+        recent = None if self._anew else self._container.indexes
         if recent and (known := recent.get(key)):
             return cast("SegmentIndex", known)
         try:

@@ -219,7 +219,7 @@ class ObjectTranscriptStore:
         self,
         policy: CompactionPolicy | None = None,
         *,
-        interval: float = 60.0,
+        interval: float = 600.0,
         refs: Callable[[], Iterable[TranscriptRef]] | None = None,
         on_error: Callable[[TranscriptRef | None, BaseException], object] | None = None,
     ) -> BackgroundCompactor:

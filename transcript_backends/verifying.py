@@ -108,7 +108,7 @@ def _inspect(container: Container, names: TranscriptKeys) -> tuple[list[SegmentI
     """The segments that are read, how many records are in them, and what is wrong."""
     problems: list[Problem] = []
     damaged: dict[SegmentName, errors.CorruptSegmentError] = {}
-    indexes = Indexes(container, names, damaged)
+    indexes = Indexes(container, names, damaged, anew=True)
     listing = stable_listing(container, names, indexes)
     problems += _left_over(listing, indexes, names)
     for each in listing.compacted:

@@ -551,7 +551,7 @@ def test_what_a_crash_left_is_read_once_however_many_segments_there_are():
     other.driver.requests.clear()
     result = other.store.compact(REF, THREE_RUNS)
     assert (result.segments_after, result.bytes_written) == (3, 0)
-    assert other.driver.counts == {"list_page": 2, "get": 3 + 12 + 3, "delete_many": 1}  # indexes, sources, merged ones
+    assert other.driver.counts == {"list_page": 2, "get": 3 + 12, "delete_many": 1}  # indexes, sources
     check_clean(other, before)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import transcript_backends as tb
-from transcript_backends.cli import compacting, copying, importing, showing, tailing, tending, verifying
+from transcript_backends.cli import compacting, copying, importing, showing, stats, tailing, tending, verifying
 from transcript_backends.cli.explaining import show_error
 from transcript_backends.cli.session import Session, examples, store_option
 
@@ -101,6 +101,7 @@ for _command in (
     copying.sync,
     compacting.compact,
     verifying.verify,
+    stats.stats,
     tending.rm,
     tending.doctor,
 ):
