@@ -133,7 +133,7 @@ class _Compactor:
 
         Not of those that were never written: their compactor may have been asleep, and write them yet.
         """
-        dead = {each.name: each.key for each in listing.dead if (each.name.generation or 0) < listing.generation}
+        dead = {each.name: each.key for each in listing.dead if (each.generation or 0) < listing.generation}
         self._remove([*dead.values(), *(info.key for name, info in listing.indexes.items() if name in dead)])
         now = self._container.server_time()
         without_segment = listing.indexes_without_segment
@@ -173,7 +173,7 @@ class _Compactor:
         index = self._indexes.get(larger.name)
         if index is None:
             return False
-        if segment.name.generation is None:
+        if segment.generation is None:
             return index.covers(*segment.name[2:], *segment.name[:2])
         own = self._indexes.get(segment.name)
         if own is None or (own.records, larger.key) > (index.records, segment.key):
@@ -239,7 +239,7 @@ class _Compactor:
             return build(records, self._generation, sources)
 
     def _check(self, segment: SegmentInfo, body: bytes, digest: str) -> None:
-        if segment.name.generation is None:
+        if segment.generation is None:
             for record in plain_records(segment, io.BytesIO(body)):
                 if not is_object(record.line):
                     raise _DamagedError(segment, f"record {record.seq} is no JSON object")

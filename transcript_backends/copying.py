@@ -149,7 +149,7 @@ class _Copy:
         for each in self._plan.segments:
             if each.key in self._missing:
                 claims = list(claims_of([each], self._plan.indexes))
-                is_whole = each.name.generation is None or self._missing[each.key]
+                is_whole = each.generation is None or self._missing[each.key]
                 wanted = claims if is_whole else [(claim[0], *gap) for claim in claims for gap in self._held.gaps(*claim)]
                 part = each.size * _records_in(wanted) // _records_in(claims)
                 segments += 1 if is_whole else max(len(Ranges(wanted)), -(-part // _SEGMENT_BYTES))
@@ -163,7 +163,7 @@ class _Copy:
         """List both sides, and find the segments with records that the destination does not hold."""
         plan = look(*self._source)
         for each in plan.segments:
-            if each.name.generation is not None and plan.indexes.get(each.name) is None:
+            if each.generation is not None and plan.indexes.get(each.name) is None:
                 raise CorruptSegmentError(
                     f"the index of {each.key!r} is missing, so nobody can tell whose records it holds; verify the source"
                 )
@@ -179,7 +179,7 @@ class _Copy:
             claims = list(claims_of([each], plan.indexes))
             is_repeated = any(repeated.gaps(*claim) != [claim[1:]] for claim in claims)
             # Cut out, what other programs merged would be taken for a merged segment again, beside what it was merged from.
-            is_repeated |= each.name.generation is not None and FOREIGN_COMPACTED in {claim[0] for claim in claims}
+            is_repeated |= each.generation is not None and FOREIGN_COMPACTED in {claim[0] for claim in claims}
             is_new = self._scope is not None and all(self._scope.gaps(*claim) == [claim[1:]] for claim in claims)
             if not is_new and not self._is_there(each, claims, plan, is_repeated=is_repeated):
                 self._missing[each.key] = is_repeated
@@ -187,7 +187,7 @@ class _Copy:
 
     def _is_there(self, segment: SegmentInfo, claims: Sequence[Claim], plan: Plan, *, is_repeated: bool) -> bool:
         """Whether the destination holds all records of a segment."""
-        if segment.name.generation is None:
+        if segment.generation is None:
             size = self._sizes.get(self._same_key(segment))
             if size is not None and not is_repeated:
                 return size == segment.size  # else the create will say what is wrong
@@ -231,7 +231,7 @@ class _Copy:
         """Read a segment, and see that the destination holds its records."""
         body = self._source.read(segment)
         if segment.key in self._missing:
-            is_plain, is_repeated = segment.name.generation is None, self._missing[segment.key]
+            is_plain, is_repeated = segment.generation is None, self._missing[segment.key]
             if is_plain and not (is_repeated and self._same_key(segment) in self._sizes):
                 self._create(self._same_key(segment), body)
                 return body

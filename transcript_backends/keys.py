@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
@@ -25,8 +26,9 @@ _SEQ_DIGITS = 19
 
 EVENTS, INDEX, PAYLOADS = "events/", "index/", "payloads/"
 
-_NUMBER = "[0-9]+"  # never \d or int() alone: both take digits of other scripts, int() also blanks, signs and _
-_SEGMENT = re.compile(rf"({_NUMBER})-({_NUMBER})-([^./]+)\.jsonl")
+# Never \d or int() alone: both take digits of other scripts, int() also blanks, signs and _, and refuses very long numbers.
+_NUMBER = f"0*([0-9]{{1,{_SEQ_DIGITS}}})"
+_SEGMENT = re.compile(rf"{_NUMBER}-{_NUMBER}-([^./]+)\.jsonl")
 _COMPACTED = re.compile(r"compacted-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})")
 _MARKER = re.compile(r"(deleting|deleted)-([1-9][0-9]{0,18})")
 _PAYLOAD = re.compile(r"[0-9a-f]{64}")
@@ -40,6 +42,7 @@ _TO_ESCAPE = re.compile(rb"[^A-Za-z0-9_.-]|\A\.|\.\Z")  # not $, which also matc
 _ESCAPED = re.compile(rb"=([0-9A-F]{2})")
 
 
+@lru_cache(maxsize=1024)
 def escape(text: str) -> str:
     """One id as one path segment: pure ASCII, reversible, no two ids alike.
 
@@ -102,9 +105,14 @@ class SegmentName(NamedTuple):
 
     @property
     def generation(self) -> int | None:
-        """The generation in the name of a compacted segment, None for any other segment."""
-        found = _COMPACTED.fullmatch(self.writer_id)
-        return int(found.group(1)) if found else None
+        """As `generation_of`."""
+        return generation_of(self.writer_id)
+
+
+def generation_of(writer_id: str) -> int | None:
+    """The generation in the name of a compacted segment, None for any other segment."""
+    found = _COMPACTED.fullmatch(writer_id) if writer_id.startswith("compacted-") else None
+    return int(found.group(1)) if found else None
 
 
 def parse_segment_name(name: str) -> SegmentName | None:
@@ -112,11 +120,9 @@ def parse_segment_name(name: str) -> SegmentName | None:
     found = _SEGMENT.fullmatch(name)
     if not found:
         return None
-    first, last = found.group(1).lstrip("0"), found.group(2).lstrip("0")
-    if len(first) > _SEQ_DIGITS or len(last) > _SEQ_DIGITS:  # int() refuses very long numbers
-        return None
-    start, end = int(first or "0"), int(last or "0")
-    return SegmentName(start, end, found.group(3)) if start <= end <= MAX_SEQ else None
+    first, last, writer_id = found.groups()
+    start, end = int(first), int(last)
+    return SegmentName(start, end, writer_id) if start <= end <= MAX_SEQ else None
 
 
 def check_writer_id(writer_id: object) -> str:

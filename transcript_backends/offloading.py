@@ -27,6 +27,8 @@ _LEAST_SAVED = 1024  # bytes: nor are those whose preview is hardly shorter
 _SHOWN = 256  # characters of the head and of the tail
 
 _NAME = f'"{MEMBER}"'
+MARK = _NAME.encode()
+"""Without it in a stored line, the line has no values outside."""
 _LIST = re.compile(rf"(?<!\\){_NAME}[ \t\n\r]*:[ \t\n\r]*(?=\[)")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FORMS = "text", "ascii", "json"
@@ -126,7 +128,7 @@ def split(line: bytes) -> Outside | None:
     Raises:
         RecursionError: it is nested too deeply.
     """
-    if _NAME.encode() not in line:
+    if MARK not in line:
         return None
     try:
         text = line.decode()

@@ -32,8 +32,8 @@ def premature(
     newest: dict[str, int] = {}
     for each in known:
         newest[each.writer_id] = max(newest.get(each.writer_id, -1), each.seq_end)
-    compacted = [each for each in segments if each.name.generation is not None]
-    plain = Ranges(claims_of((each for each in segments if each.name.generation is None), indexes))
+    compacted = [each for each in segments if each.generation is not None]
+    plain = Ranges(claims_of((each for each in segments if each.generation is None), indexes))
 
     def is_held(writer_id: str, seq: int) -> bool:
         """Whether a record is in a segment; the one before the first always is. Fetches only indexes that may name it."""

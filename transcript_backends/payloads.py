@@ -17,7 +17,7 @@ from transcript_backends.errors import (
 )
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import list_once
-from transcript_backends.offloading import Outside, Reference, split
+from transcript_backends.offloading import MARK, Outside, Reference, split
 from transcript_backends.records import Record
 
 if TYPE_CHECKING:
@@ -154,8 +154,19 @@ def resolved(
     failure: Exception | None = None
     is_over = False
     with closing(records), closing(fetch):
-        while True:
-            while not is_over and (not coming or (coming[0].outside and ahead < _AHEAD_BYTES and len(coming) < _AHEAD_RECORDS)):
+        while coming or not is_over:
+            if not coming:
+                for record in records:
+                    if MARK in record.line:
+                        break
+                    if record != previous:
+                        yield record
+                        previous = record
+                else:
+                    break
+                coming.append(fetch.begin(record))
+                ahead += coming[-1].size
+            while not is_over and coming[0].outside and ahead < _AHEAD_BYTES and len(coming) < _AHEAD_RECORDS:
                 try:
                     coming.append(fetch.begin(next(records)))
                     ahead += coming[-1].size
@@ -163,8 +174,6 @@ def resolved(
                     is_over = True
                 except Exception as error:  # the records before it come first
                     failure, is_over = error, True
-            if not coming:
-                break
             first = coming.popleft()
             ahead -= first.size
             whole = first.finish()

@@ -169,7 +169,7 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
     if listing.being_deleted:
         return total
     nested = [(each, other) for each in listing.compacted for other in starting_inside(each, current)]
-    indexes = {each.key for pair in nested for each in pair if each.name.generation is not None}
+    indexes = {each.key for pair in nested for each in pair if each.generation is not None}
     total = total._replace(gets=len(indexes))  # these are looked at first, and each is fetched once
     orphans = len(listing.orphans)
     excluded, left = held_back(current, policy, now)
@@ -185,10 +185,10 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
                 deletes=total.deletes + _in_parts(len(sources), delete_batch),
             )
             objects -= len(sources)
-            orphans += sum(each.name.generation is not None for each in sources)
+            orphans += sum(each.generation is not None for each in sources)
             unsettled.clear()
             continue
-        compacted = {each.key for each in run if each.name.generation is not None}
+        compacted = {each.key for each in run if each.generation is not None}
         size = sum(each.size for each in run)
         writer_id = f"compacted-{listing.generation}-{total.puts:016x}"
         merged = SegmentInfo(

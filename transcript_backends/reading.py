@@ -7,6 +7,7 @@ import heapq
 import io
 import json
 import logging
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -70,7 +71,7 @@ def look(container: Container, names: TranscriptKeys) -> Plan:
         except SegmentNotFoundError:
             continue
         newest = max((each.seq_end for each in known), default=-1) if attempt < _BUSY else -1
-        if known and all(each.name.generation is None and each.seq_start > newest for each in early):
+        if known and all(each.generation is None and each.seq_start > newest for each in early):
             left_out = {each.key for each in early}  # they came after we began: nobody misses them
             segments = [each for each in segments if each.key not in left_out]
             early = []
@@ -215,7 +216,7 @@ class _Opener:
             if limit is not None and expected >= limit:
                 break
             expected += segment.seq_end - max(segment.seq_start, start_seq) + 1
-            if segment.name.generation is not None:
+            if segment.generation is not None:
                 merged.append(segment.name)
                 if segment.seq_start < start_seq or (end_seq is not None and segment.seq_end > end_seq):
                     continue
@@ -307,6 +308,16 @@ def merge(
                 continue
             first = heap[0]
             yield Record(first.seq, first.writer_id, first.line)
+            if len(heap) == 1:  # nothing to merge with before the next segment starts
+                until = segments[waiting].seq_start if waiting < len(segments) else math.inf
+                for record in first.rest:
+                    if record.seq >= until:
+                        heap[0] = first._replace(seq=record.seq, writer_id=record.writer_id, line=record.line)
+                        break
+                    yield record
+                else:
+                    heap.pop()
+                continue
             for record in first.rest:
                 heapq.heapreplace(heap, first._replace(seq=record.seq, writer_id=record.writer_id, line=record.line))
                 break
@@ -323,7 +334,7 @@ def _records_of(
     index = indexes.get(segment.name)
     if index is not None:
         return _indexed(segment, index, open_segment, start_seq, end_seq)
-    if segment.name.generation is not None:
+    if segment.generation is not None:
         _log.warning("the index of %s is missing; its records are read as the compacted segment's own", segment.key)
     return plain_records(segment, open_segment(segment, 0))
 

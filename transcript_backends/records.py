@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -52,8 +53,7 @@ def normalize(jsonl: bytes, count: int) -> bytes:
     Raises:
         InvalidSegmentError: names the line and what is wrong with it.
     """
-    body = check_jsonl(jsonl)
-    lines = body.count(b"\n")
+    body, lines = _checked(jsonl, 1, MAX_LINE_BYTES)
     if lines != count:
         raise InvalidSegmentError(f"the payload has {lines} lines, the range names {count} records; one line is one record")
     return body
@@ -72,6 +72,11 @@ def check_jsonl(jsonl: bytes, *, first_line: int = 1, longest: int = MAX_LINE_BY
     Raises:
         InvalidSegmentError: names the line and what is wrong with it.
     """
+    return _checked(jsonl, first_line, longest)[0]
+
+
+def _checked(jsonl: bytes, first_line: int, longest: int) -> tuple[bytes, int]:
+    """As `check_jsonl`, and the number of lines."""
     if not isinstance(jsonl, (bytes, bytearray, memoryview)):
         raise InvalidSegmentError(f"the payload must be bytes, not {type(jsonl).__name__}; encode text as UTF-8")
     body = bytes(jsonl)
@@ -79,13 +84,24 @@ def check_jsonl(jsonl: bytes, *, first_line: int = 1, longest: int = MAX_LINE_BY
         raise InvalidSegmentError("the payload is empty; a segment holds at least one record")
     if not body.endswith(b"\n"):
         body += b"\n"
-    if b"\r\n" in body:
+    if b"\r" in body:
         body = _CR_LF.sub(b"\n", body)
     lines = body.split(b"\n")
     lines.pop()
-    for number, line in enumerate(lines, first_line):
-        _check_line(line, number, longest)
-    return body
+    if len(body) > longest or not _are_plain_objects(body, lines):
+        for number, line in enumerate(lines, first_line):
+            _check_line(line, number, longest)
+    return body, len(lines)
+
+
+def _are_plain_objects(body: bytes, lines: Iterable[bytes]) -> bool:
+    """Whether the fast parsers take a payload and each of its lines, as they nearly always do."""
+    try:
+        body.isascii() or body.decode()
+        deque(map(_fast_parser(), lines), maxlen=0)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _check_line(line: bytes, number: int, longest: int) -> None:

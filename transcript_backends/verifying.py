@@ -153,7 +153,7 @@ def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iter
         body = stream.read()
     digest = hashlib.sha256(body).hexdigest()
     index: SegmentIndex | None = None
-    if segment.name.generation is not None:
+    if segment.generation is not None:
         index = indexes.get(segment.name)
         if index is None:
             yield Problem("missing index", segment.key, "its records are shown under its own name, not their writers'")
@@ -179,7 +179,7 @@ def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iter
             yield Problem("damaged line", segment.key, f"line {lines} at byte {offset} {fault}")
         offset += len(raw)
     expected = index.records if index else segment.seq_end - segment.seq_start + 1
-    if segment.name.generation is None and lines != expected:
+    if segment.generation is None and lines != expected:
         yield Problem("wrong line count", segment.key, f"it has {lines} lines, its name says {expected}")
 
 
