@@ -23,7 +23,7 @@ from urllib3 import Retry
 
 from transcript_backends.drivers import azure_answers as answers
 from transcript_backends.drivers.azure_account import default_credential, find_account
-from transcript_backends.drivers.clients import SharedClient
+from transcript_backends.drivers.clients import SharedClient, read_environment_once
 from transcript_backends.drivers.driver import (
     Body,
     Capabilities,
@@ -218,7 +218,7 @@ def _make_client(url: StoreURL, settings: Mapping[str, Any]) -> ContainerClient:
     elif credential is None:
         credential = default_credential()
     session = requests.Session()
-    session.auth = lambda request: request  # else a netrc file would overwrite the signature
+    read_environment_once(session, endpoint)
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=settings.get("max_pool_connections", 64), max_retries=Retry(False)))
     verify = settings.get("verify")
@@ -233,7 +233,7 @@ def _make_client(url: StoreURL, settings: Mapping[str, Any]) -> ContainerClient:
             permit_redirects=False,
             connection_timeout=settings.get("connect_timeout", 5),
             read_timeout=settings.get("read_timeout", 30),
-            connection_verify={"true": True, "false": False}.get(verify, verify) if verify else True,
+            connection_verify={"true": True, "false": False}.get(verify, verify) if verify else session.verify,
             user_agent="transcript-backends",
             **({"api_version": settings["api_version"]} if settings.get("api_version") else {}),
         )

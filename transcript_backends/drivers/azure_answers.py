@@ -269,9 +269,10 @@ def page_of(answer: Any) -> Page:
 
 def _listed(blob: Xml.Element) -> ObjectInfo | None:
     """An entry of a listing; None for a directory of a hierarchical namespace."""
-    name, facts = blob.find("Name"), {each.tag: each.text for each in blob.iterfind("Properties/*")}
-    if name is None or not name.text:
-        raise NotBlob("a listed blob without Name")
+    name, properties = blob.find("Name"), blob.find("Properties")
+    if name is None or not name.text or properties is None:
+        raise NotBlob("a listed blob without Name or Properties")
+    facts = {each.tag: each.text for each in properties}
     if facts.get("ResourceType") == "directory":
         return None
     etag = member(facts, "Etag")

@@ -34,7 +34,7 @@ from requests import exceptions as http
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
-from transcript_backends.drivers.clients import SharedClient
+from transcript_backends.drivers.clients import SharedClient, read_environment_once
 from transcript_backends.drivers.driver import (
     Body,
     Capabilities,
@@ -463,6 +463,7 @@ def _make_client(settings: Mapping[str, Any]) -> storage.Client:
     session.mount("http://", adapter)
     if not session.is_mtls:
         session.mount("https://", adapter)
+    read_environment_once(session, client._connection.get_api_base_url_for_mtls())
     session.headers["User-Agent"] = "transcript-backends (gzip)"  # the second word asks for compressed listings
     return client
 
