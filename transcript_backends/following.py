@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from transcript_backends.container import Container
 from transcript_backends.keys import TranscriptKeys
-from transcript_backends.listing import Indexes, SegmentInfo
 from transcript_backends.payloads import resolved
 from transcript_backends.ranges import claims_of
-from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_backwards, read_records
+from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_backwards, read_unseen
 from transcript_backends.records import Record
 
 _FORMAT = 1
@@ -133,12 +132,7 @@ class Follower(Iterator[Record]):
             yield from self._whole((each for each in reversed(newest)), plan)
             return
         self._place = _Place(plan.generation, began, dict(place.seen))
-        new = [each for each in plan.segments if _has_new(each, plan.indexes, place.seen)]
-        if not new:
-            return
-        first = min(each.seq_start for each in new)
-        found = read_records(self._container, self._names, plan._replace(segments=new), start_seq=first)
-        records = (each for each in found if each.seq > place.seen.get(each.writer_id, -1))
+        records = read_unseen(self._container, self._names, plan, place.seen)
         yield from self._whole(records, plan)
 
     def _whole(self, records: Generator[Record, None, None], plan: Plan) -> Iterator[Record]:
@@ -153,10 +147,6 @@ def _seen_before(newest: Sequence[Record], plan: Plan) -> dict[str, int]:
     for record in newest:
         seen[record.writer_id] = min(record.seq - 1, seen.get(record.writer_id, record.seq))
     return seen
-
-
-def _has_new(segment: SegmentInfo, indexes: Indexes, seen: dict[str, int]) -> bool:
-    return any(last > seen.get(writer_id, -1) for writer_id, _, last in claims_of([segment], indexes))
 
 
 class _Place(NamedTuple):

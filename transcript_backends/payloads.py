@@ -17,8 +17,8 @@ from transcript_backends.errors import (
 )
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import list_once
-from transcript_backends.offloading import MARK, Outside, Reference, split
-from transcript_backends.records import Record
+from transcript_backends.offloading import MARK, Outside, Reference, offload, split
+from transcript_backends.records import MAX_LINE_BYTES, Record
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,6 +32,36 @@ _PAUSES = 0.25, 0.5, 1.0  # seconds that a payload is waited for which a writer 
 
 
 # --- storing ----------------------------------------------------------------------------------------------------------
+
+
+def store_lines(
+    container: Container,
+    names: TranscriptKeys,
+    lines: list[bytes],
+    offload_bytes: int | None,
+    append: Callable[[list[bytes]], str],
+) -> str:
+    """Store lines by ``append``, longer ones than a limit with their large strings outside; gives what that gives.
+
+    Args:
+        container, names: the transcript.
+        lines: to store, without newlines.
+        offload_bytes: the limit; None: there is none.
+        append: stores lines as a segment, always under the same key; may be called several times.
+
+    Raises:
+        StoreUnavailableError, SegmentConflictError, CorruptSegmentError: see `store_payloads`.
+    """
+    stored: list[bytes] = []
+    payloads: dict[str, bytes] = {}
+    for line in lines:
+        short, outside = (line, {}) if offload_bytes is None else offload(line, offload_bytes)
+        stored.append(short)
+        payloads.update(outside)
+    if not payloads:
+        return append(stored)
+    whole = (lambda: append(lines)) if max(map(len, lines)) <= MAX_LINE_BYTES else None
+    return store_payloads(container, names, payloads, lambda: append(stored), whole)
 
 
 def store_payloads(

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from itertools import accumulate, islice, takewhile
@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple, cast
 from transcript_backends.container import Container
 from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError, StoreUnavailableError
 from transcript_backends.index import Run, SegmentIndex
-from transcript_backends.keys import SegmentName, TranscriptKeys
+from transcript_backends.keys import MAX_SEQ, SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
 from transcript_backends.ordering import premature
 from transcript_backends.prefetching import Ahead
@@ -104,6 +104,22 @@ def read_records(
     """
     with closing(_resuming(container, names, plan, start_seq, end_seq, limit)) as records:
         yield from islice(records, limit)
+
+
+def read_unseen(
+    container: Container, names: TranscriptKeys, plan: Plan, seen: Mapping[str, int]
+) -> Generator[Record, None, None]:
+    """The records of a plan that were not seen, in order; what is before the first of them is not read."""
+    chosen: list[SegmentInfo] = []
+    start = MAX_SEQ
+    for segment in plan.segments:
+        for writer_id, first, last in claims_of([segment], plan.indexes):
+            if last > seen.get(writer_id, -1):
+                start = min(start, max(first, seen.get(writer_id, -1) + 1))
+                if not chosen or chosen[-1] is not segment:
+                    chosen.append(segment)
+    with closing(read_records(container, names, plan._replace(segments=chosen), start_seq=start)) as records:
+        yield from (each for each in records if each.seq > seen.get(each.writer_id, -1))
 
 
 _WINDOW_RECORDS = 1000

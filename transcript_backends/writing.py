@@ -27,7 +27,7 @@ from transcript_backends.errors import (
 from transcript_backends.forks import tell_after_fork
 from transcript_backends.journal import Batch, Journal, leftovers
 from transcript_backends.offloading import MAX_ENTRY_BYTES, offload
-from transcript_backends.payloads import store_payloads
+from transcript_backends.payloads import store_lines
 from transcript_backends.records import MAX_LINE_BYTES, check_jsonl
 from transcript_backends.refs import TranscriptRef
 
@@ -135,7 +135,8 @@ class TranscriptWriter:
         """Take one record; gives its seq.
 
         Args:
-            entry: a mapping, one line of JSON as bytes, or an object that msgspec can encode (a dataclass, a Struct).
+            entry: a mapping, one line of JSON as bytes, an object whose method ``to_line`` gives one (a session entry), or
+                one that msgspec can encode (a dataclass, a Struct).
 
         Raises:
             InvalidSegmentError: it is no JSON object, or too long; nothing was taken.
@@ -304,18 +305,7 @@ class TranscriptWriter:
             body = batch._replace(lines=lines).body
             return self._store.append_segment(self.ref, batch.seq_start, batch.seq_end, writer_id, body)
 
-        payloads: dict[str, bytes] = {}
-        lines: list[bytes] = []
-        for line in batch.lines:
-            stored, outside = (line, {}) if offload_bytes is None else offload(line, offload_bytes)
-            lines.append(stored)
-            payloads.update(outside)
-        if not payloads:
-            return append(lines)
-        container, names = self._store._container, self._store._names(self.ref)
-        can_be_whole = max(map(len, batch.lines)) <= MAX_LINE_BYTES
-        whole = (lambda: append(batch.lines)) if can_be_whole else None
-        return store_payloads(container, names, payloads, lambda: append(lines), whole)
+        return store_lines(self._store._container, self._store._names(self.ref), batch.lines, offload_bytes, append)
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
@@ -406,7 +396,7 @@ def _line(entry: Any, longest: int) -> bytes:
         import msgspec
 
         try:
-            raw = msgspec.json.encode(entry)
+            raw = entry.to_line() if hasattr(entry, "to_line") else msgspec.json.encode(entry)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidSegmentError(f"a {type(entry).__name__} can't be written as JSON: {error}") from error
     body = check_jsonl(raw, longest=longest)
