@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         ConditionalWritesUnsupportedError,
         ContainerNotFoundError,
         CorruptSegmentError,
+        InvalidEntryError,
+        InvalidEventError,
         InvalidRefError,
         InvalidSegmentError,
         InvalidURLError,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         StoreUnavailableError,
         TranscriptStoreError,
         UnexpectedResponseError,
+        VersionConflictError,
     )
     from transcript_backends.listing import SegmentInfo
     from transcript_backends.object_store import ObjectTranscriptStore
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from transcript_backends.records import Record, check_jsonl
     from transcript_backends.refs import RuntimeContext, TranscriptRef
     from transcript_backends.registry import Backend, open_store
+    from transcript_backends.state.store import ABSENT, StateStore
     from transcript_backends.store import CompactionPolicy, CompactionResult, TranscriptStore
     from transcript_backends.stores import AzureTranscriptStore, FsspecTranscriptStore, GCSTranscriptStore, S3TranscriptStore
     from transcript_backends.verifying import Problem, VerifyReport
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ABSENT",
     "AccessDeniedError",
     "AzureTranscriptStore",
     "Backend",
@@ -57,6 +62,8 @@ __all__ = [
     "DeleteResult",
     "FsspecTranscriptStore",
     "GCSTranscriptStore",
+    "InvalidEntryError",
+    "InvalidEventError",
     "InvalidRefError",
     "InvalidSegmentError",
     "InvalidURLError",
@@ -70,6 +77,7 @@ __all__ = [
     "SegmentConflictError",
     "SegmentInfo",
     "SegmentNotFoundError",
+    "StateStore",
     "StoreClosedError",
     "StoreUnavailableError",
     "TranscriptRef",
@@ -77,6 +85,7 @@ __all__ = [
     "TranscriptStoreError",
     "UnexpectedResponseError",
     "VerifyReport",
+    "VersionConflictError",
     "check_jsonl",
     "copy_transcript",
     "diagnose",
@@ -100,6 +109,8 @@ _HOMES = {
     "TranscriptRef": "refs",
     "Backend": "registry",
     "open_store": "registry",
+    "ABSENT": "state.store",
+    "StateStore": "state.store",
     "CompactionPolicy": "store",
     "CompactionResult": "store",
     "TranscriptStore": "store",

@@ -23,6 +23,7 @@ try:
     from anyio.lowlevel import checkpoint
 
     from transcript_backends.hopping import AsyncIteration, Opening, Threads, in_background
+    from transcript_backends.state.aio import AsyncStateStore, StateStore
 except ModuleNotFoundError as error:
     if not (error.name or "").startswith("anyio"):
         raise
@@ -49,8 +50,10 @@ __all__ = [
     "AsyncIteration",
     "AsyncObjectTranscriptStore",
     "AsyncSegmentStream",
+    "AsyncStateStore",
     "AsyncTranscriptWriter",
     "Opening",
+    "StateStore",
     "copy_transcript",
     "diagnose",
     "open_store",

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, BinaryIO, Generic, Literal, TypeVar, cast
 
 from transcript_backends import errors
 from transcript_backends.clock import Clock, SystemClock
-from transcript_backends.drivers.driver import Body, Failure, Meaning, ObjectInfo, ObjectStore
+from transcript_backends.drivers.driver import Body, Failure, IfMatch, Meaning, ObjectInfo, ObjectStore, PutMode
 from transcript_backends.forks import tell_after_fork
 
 _T = TypeVar("_T")
@@ -32,8 +33,10 @@ ConditionalWrites = Literal["on", "off"]
 on_retry: ContextVar[Callable[[errors.StoreUnavailableError], object] | None] = ContextVar("on_retry", default=None)
 """Told in a thread (or task) that sets it why a request is about to be tried again."""
 
-_WRITE_ID, _SHA256 = "tbwrite", "tbsha256"  # letters and digits only: Azure takes nothing else in a metadata name
+# Letters and digits only: Azure takes nothing else in a metadata name.
+_WRITE_ID, _SHA256, _REPLACED = "tbwrite", "tbsha256", "tbreplaced"
 
+_NOTHING = "nothing"
 _CHUNK_BYTES = 1024 * 1024
 _INDEXES = 256  # that are remembered
 _BUFFER_BYTES = 64 * 1024
@@ -127,7 +130,7 @@ class Container:
         self.indexes: Recent[Any] = Recent(_INDEXES)  # parsed; under one key there is never another
         self._server_time: tuple[datetime, float] | None = None
         self._conditional = conditional_writes == "on"
-        self._proved = False
+        self._proved = self._proved_if_match = False
         self._proving = threading.Lock()
         self._closed = False
         tell_after_fork(self)
@@ -138,9 +141,9 @@ class Container:
         return self._parallel or min(self.driver.capabilities.concurrency, _PARALLEL)
 
     @cached_property
-    def _slots(self) -> threading.BoundedSemaphore:
+    def _slots(self) -> _Slots:
         """For the calls under way. Made when first needed, since what a driver can do may depend on its client."""
-        return threading.BoundedSemaphore(self.driver.capabilities.concurrency)
+        return _Slots(self.driver.capabilities.concurrency)
 
     # --- create -------------------------------------------------------------------------------------------------------
 
@@ -156,39 +159,61 @@ class Container:
             StoreUnavailableError: the retries are used up; it may or may not have been stored.
             ConditionalWritesUnsupportedError: the store would let writers overwrite one another.
         """
-        digest = hashlib.sha256(body).hexdigest()
-        stamped = {**(metadata or {}), _WRITE_ID: os.urandom(16).hex(), _SHA256: digest}
+        stamped = {**(metadata or {}), **_stamp(body)}
         if not self._conditional:
             return self._call("create", key, lambda: self._look_then_put(key, body, stamped), _UNKNOWN_OUTCOME)
         if not self._proved:
             self.prove_create_only(key.rpartition("/")[0])
-        tries = _Tries(self, "create", key)
-        unknown = False
+
+        def put() -> bool:
+            self.driver.put(key, body, mode="create", metadata=stamped)
+            return True
+
+        return self._settle("create", key, put, lambda _: self._holds(key, body, stamped))
+
+    def _settle(
+        self,
+        what: str,
+        key: str,
+        put: Callable[[], _T],
+        look: Callable[[bool], _T | None],
+        refusals: tuple[Meaning, ...] = (Meaning.PRECONDITION,),
+    ) -> _T:
+        """A conditional write, until it is known what became of it.
+
+        Args:
+            what, key: for messages.
+            put: tries it.
+            look: gives what a try has led to whose answer was negative or lost, None where it is to be tried again; it is
+                told whether any try's answer was lost.
+            refusals: the negative answers.
+        """
+        tries = _Tries(self, what, key)
+        lost = unseen = False
         while True:
             try:
                 self._check_open()
                 with self._slots:
-                    self.driver.put(key, body, mode="create", metadata=stamped)
-                return True
+                    return put()
             except Exception as error:
                 failure = self._classify(error)
-                if failure.meaning is Meaning.PRECONDITION:
-                    if (is_ours := self._stored_after_all(key, body, stamped)) is not None:
-                        return is_ours
-                    unknown = True  # something is there that can't be looked at, or it was there and is gone
+                if failure.meaning in refusals:
+                    if (outcome := self._stored_after_all(key, look, lost)) is not None:
+                        return outcome
+                    unseen = True  # something is there that can't be looked at, or it was there and is gone
                     failure = failure._replace(meaning=Meaning.TRY_AGAIN)
                     again = tries.again(failure)
                 elif failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER):
-                    unknown = True
+                    lost = True
                     again = tries.again(failure._replace(meaning=Meaning.TRY_AGAIN))
-                    if (is_ours := self._stored_after_all(key, body, stamped)) is not None:
-                        return is_ours
+                    if (outcome := self._stored_after_all(key, look, lost)) is not None:
+                        return outcome
                 elif failure.meaning is Meaning.UNSUPPORTED:
-                    raise self._no_create_only(failure.detail) from error
+                    raise self._no_conditions(what, failure.detail) from error
                 else:
                     again = tries.again(failure)
                 if not again:
-                    raise self._error("create", key, failure, _UNKNOWN_OUTCOME if unknown else "") from error
+                    raise self._error(what, key, failure, _UNKNOWN_OUTCOME if lost or unseen else "") from error
 
     def _look_then_put(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool:
         is_ours = self._holds(key, body, stamped)
@@ -196,11 +221,11 @@ class Container:
             self.driver.put(key, body, mode="overwrite", metadata=stamped)
         return is_ours is not False
 
-    def _stored_after_all(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool | None:
-        """As `_holds`, for a create whose answer was lost or negative. Not knowing counts as absent."""
+    def _stored_after_all(self, key: str, look: Callable[[bool], _T | None], lost: bool) -> _T | None:
+        """What ``look`` gives. Not knowing counts as a write to be tried again."""
         try:
             with self._slots:
-                return self._holds(key, body, stamped)
+                return look(lost)
         except Exception as error:
             failure = self._classify(error)
             if failure.meaning in (Meaning.TRY_AGAIN, Meaning.EXPIRED, Meaning.CLOCK_SKEW):
@@ -240,39 +265,130 @@ class Container:
             self._proved = self._proved or self.driver.capabilities.create_only == "yes"
             if self._proved:
                 return
-            key = "/".join(filter(None, (directory, f".probe-{os.urandom(16).hex()}")))
-            try:
-                for _ in range(2):
-                    self._call("create", key, lambda: self._put_probe(key))
-            except errors.SegmentConflictError:
-                self._proved = True
-            except (errors.StoreUnavailableError, errors.UnexpectedResponseError):
-                with contextlib.suppress(Exception):  # one try: it is probably not there, nor anybody to remove it
-                    self.driver.delete_many([key])
-                raise
-            try:
-                left = self.delete([key])
-            except errors.TranscriptStoreError as error:  # a writer need not be allowed to delete
-                left = {key: str(error)}
-            for reason in left.values():
-                _log.warning("the probe object %s could not be removed: %s", key, reason)
+            with self._probe(directory) as key:
+                try:
+                    for _ in range(2):
+                        self._call("create", key, lambda: self._put_probe(key, "create"))
+                except errors.SegmentConflictError:
+                    self._proved = True
             if not self._proved:
-                raise self._no_create_only("a second create of one key was accepted")
+                raise self._no_conditions("create", "a second create of one key was accepted")
 
-    def _put_probe(self, key: str) -> None:
+    @contextlib.contextmanager
+    def _probe(self, directory: str) -> Iterator[str]:
+        """A key to try the store out with; what is there in the end is removed."""
+        key = "/".join(filter(None, (directory, f".probe-{os.urandom(16).hex()}")))
         try:
-            self.driver.put(key, b"probe", mode="create", metadata={})
+            yield key
+        except (errors.StoreUnavailableError, errors.UnexpectedResponseError):
+            with contextlib.suppress(Exception):  # one try: it is probably not there, nor anybody to remove it
+                self.driver.delete_many([key])
+            raise
+        try:
+            left = self.delete([key])
+        except errors.TranscriptStoreError as error:  # a writer need not be allowed to delete
+            left = {key: str(error)}
+        for reason in left.values():
+            _log.warning("the probe object %s could not be removed: %s", key, reason)
+
+    def _put_probe(self, key: str, mode: PutMode, body: bytes = b"probe") -> str:
+        try:
+            return self.driver.put(key, body, mode=mode, metadata={})
         except Exception as error:
             failure = self._classify(error)
             if failure.meaning is Meaning.UNSUPPORTED:
-                raise self._no_create_only(failure.detail) from error
+                raise self._no_conditions("create" if mode == "create" else "replace", failure.detail) from error
             raise
 
-    def _no_create_only(self, detail: str) -> errors.ConditionalWritesUnsupportedError:
+    def _no_conditions(self, what: str, detail: str) -> errors.ConditionalWritesUnsupportedError:
+        writes = {"create": "create-only writes", "replace": "writes that replace one version only"}[what]
         return errors.ConditionalWritesUnsupportedError(
-            f"{self._place()} does not honour create-only writes ({detail}), so two writers could overwrite one another: use a "
+            f"{self._place()} does not honour {writes} ({detail}), so two writers could overwrite one another: use a "
             "server that does, or accept the risk with conditional_writes=off in the store URL"
         )
+
+    # --- replace ------------------------------------------------------------------------------------------------------
+
+    def overwrite(self, key: str, body: bytes) -> str:
+        """Store an object whatever is there, durably; gives its version. Of several writers the last one wins."""
+        stamped = _stamp(body)
+        return self._call(
+            "write", key, lambda: self.driver.put(key, body, mode="overwrite", metadata=stamped), _UNKNOWN_OUTCOME
+        )
+
+    def swap(self, key: str, body: bytes, expected: str | None) -> str:
+        """Store an object where its version is still the expected one (None: where there is none), durably; gives the new one.
+
+        Whatever answers get lost: of any number of writers that expect one version, exactly one gets a new version.
+
+        Raises:
+            VersionConflictError: another version is there; nothing was written.
+            StoreUnavailableError: the retries are used up, or an answer was lost and another version is there; it may or may
+                not have been stored.
+            ConditionalWritesUnsupportedError: the store would let writers overwrite one another.
+        """
+        stamped = {**_stamp(body), _REPLACED: expected or _NOTHING}
+        mode: PutMode = "create" if expected is None else IfMatch(expected)
+        if self._conditional:
+            (self.prove_create_only if expected is None else self._prove_if_match)(key.rpartition("/")[0])
+
+        def put() -> str:
+            if self._conditional:
+                return self.driver.put(key, body, mode=mode, metadata=stamped)
+            ours = self._swapped(key, expected, stamped, lost=False)
+            return ours or self.driver.put(key, body, mode="overwrite", metadata=stamped)
+
+        return self._settle(
+            "create" if expected is None else "replace",
+            key,
+            put,
+            lambda lost: self._swapped(key, expected, stamped, lost),
+            (Meaning.PRECONDITION,) if expected is None else (Meaning.PRECONDITION, Meaning.NOT_FOUND),
+        )
+
+    def _swapped(self, key: str, expected: str | None, stamped: Mapping[str, str], lost: bool) -> str | None:
+        """The version that this very write has stored; None where the expected one is still there.
+
+        Raises:
+            VersionConflictError: another version is there.
+            StoreUnavailableError: it is, and an earlier try of this write may have been stored, and replaced since.
+        """
+        found: Mapping[str, str] = {}
+        present = None
+        try:
+            info, found = self.driver.head(key)
+            present = info.version
+        except Exception as error:
+            if self._classify(error).meaning is not Meaning.NOT_FOUND:
+                raise
+        if found.get(_WRITE_ID) == stamped[_WRITE_ID]:
+            return present
+        if present == expected:
+            return None
+        is_there = "nothing is there now" if present is None else "another version is there now"
+        if lost and found.get(_REPLACED) != (expected or _NOTHING):  # else it has come instead of ours
+            raise errors.StoreUnavailableError(
+                f"could not replace {key!r} on {self._place()}: an answer was lost, and {is_there}; it may have been stored "
+                "and replaced since, or not: read it, and decide"
+            )
+        raise errors.VersionConflictError(
+            f"{key!r} on {self._place()} is not as it was read: {is_there}; nothing was written. Read it again, and decide anew"
+        )
+
+    def _prove_if_match(self, directory: str) -> None:
+        """As `prove_create_only`, for the other condition."""
+        with self._proving:
+            self._proved_if_match = self._proved_if_match or self.driver.capabilities.create_only == "yes"
+            if self._proved_if_match:
+                return
+            with self._probe(directory) as key:
+                stale, _ = (self._call("write", key, lambda: self._put_probe(key, "overwrite", body)) for body in (b"1", b"2"))
+                try:
+                    self._call("replace", key, lambda: self._put_probe(key, IfMatch(stale)))
+                except errors.SegmentConflictError:
+                    self._proved_if_match = True
+            if not self._proved_if_match:
+                raise self._no_conditions("replace", "a version that was gone could be replaced")
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
@@ -285,17 +401,31 @@ class Container:
         raw = _Reader(self, key, body, start, end)
         return cast("BinaryIO", io.BufferedReader(raw, buffer_size=_BUFFER_BYTES))
 
+    def fetch(self, key: str) -> tuple[bytes, str]:
+        """An object whole, with its version; one that is replaced meanwhile is never mixed of two."""
+
+        def receive() -> tuple[bytes, str]:
+            body = self.driver.get(key)
+            return _read_all(body), body.info.version
+
+        return self._call("read", key, receive)
+
     def exists(self, key: str) -> bool:
         """Whether the key holds an object."""
         try:
-            self._call("look at", key, lambda: self.driver.head(key))
+            self.look(key)
         except errors.SegmentNotFoundError:
             return False
         return True
 
+    def look(self, key: str) -> tuple[ObjectInfo, str]:
+        """An object's facts, and the sha256 it was stored with: empty where none is kept, or somebody else stored it."""
+        info, metadata = self._call("look at", key, lambda: self.driver.head(key))
+        return info, metadata.get(_SHA256, "")
+
     def stored_sha256(self, key: str) -> str:
-        """The sha256 an object was stored with; empty where the store keeps no metadata, or somebody else stored it."""
-        return self._call("look at", key, lambda: self.driver.head(key)).metadata.get(_SHA256, "")
+        """The sha256 an object was stored with, as `look` gives it."""
+        return self.look(key)[1]
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """All objects below a prefix (empty, or ending in ``/``); ``start_after`` is a hint. A page at a time."""
@@ -400,6 +530,21 @@ class Container:
         return f"{self.driver.location} ({details})" if details else self.driver.location
 
 
+class _Slots:
+    """A semaphore; that of the standard library takes five times as long, and more where threads meet at it."""
+
+    def __init__(self, most: int) -> None:
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(most):
+            self._free.put(None)
+
+    def __enter__(self) -> None:
+        self._free.get()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._free.put(None)
+
+
 class _Tries:
     """The tries of one operation: how many are left, and the pause before the next."""
 
@@ -475,6 +620,11 @@ class _Reader(io.RawIOBase):
         if not self.closed:
             self._body.stream.close()
         super().close()
+
+
+def _stamp(body: bytes) -> dict[str, str]:
+    """The metadata by which a write is known again."""
+    return {_WRITE_ID: os.urandom(16).hex(), _SHA256: hashlib.sha256(body).hexdigest()}
 
 
 def _read_all(body: Body) -> bytes:

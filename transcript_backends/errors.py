@@ -6,10 +6,13 @@
     ├── InvalidURLError                      also ValueError
     ├── InvalidRefError                      also ValueError
     ├── InvalidSegmentError                  also ValueError
+    ├── InvalidEntryError                    also ValueError
+    ├── InvalidEventError                    also ValueError
     ├── StoreClosedError                     also ValueError
     ├── SegmentNotFoundError                 also FileNotFoundError
     ├── ContainerNotFoundError               also FileNotFoundError
     ├── SegmentConflictError                 also FileExistsError
+    ├── VersionConflictError
     ├── AccessDeniedError                    also PermissionError
     ├── StoreUnavailableError                also ConnectionError
     ├── UnexpectedResponseError              also ConnectionError
@@ -47,6 +50,38 @@ class InvalidSegmentError(TranscriptStoreError, ValueError):
     """A segment's range, writer id, key or payload breaks the rules; nothing was written."""
 
 
+class InvalidEventError(TranscriptStoreError, ValueError):
+    """An event, a session object or a change of one breaks the rules of the session API; nothing was stored.
+
+    Attributes:
+        index: of the event among those that were given; None where it is not about one of several.
+        path: the member, as ``content[0].text``; empty for the whole.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, message: str, index: int | None = None, path: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.index, self.path, self.reason = index, path, reason
+
+    def __reduce__(self) -> tuple[type[InvalidEventError], tuple[object, ...]]:
+        return type(self), (str(self), self.index, self.path, self.reason)
+
+
+class InvalidEntryError(TranscriptStoreError, ValueError):
+    """A line is no session entry, or not what its type demands.
+
+    Attributes:
+        member: which of its members; empty where it is the line as a whole.
+    """
+
+    def __init__(self, message: str, member: str = "") -> None:
+        super().__init__(message)
+        self.member = member
+
+    def __reduce__(self) -> tuple[type[InvalidEntryError], tuple[str, str]]:
+        return type(self), (str(self), self.member)
+
+
 class StoreClosedError(TranscriptStoreError, ValueError):
     """The store was used after ``close()``."""
 
@@ -61,6 +96,10 @@ class ContainerNotFoundError(TranscriptStoreError, FileNotFoundError):
 
 class SegmentConflictError(TranscriptStoreError, FileExistsError):
     """The key holds different content already. Nothing was overwritten."""
+
+
+class VersionConflictError(TranscriptStoreError):
+    """A document is not, or no more, the version that was to be replaced. Nothing was written."""
 
 
 class AccessDeniedError(TranscriptStoreError, PermissionError):

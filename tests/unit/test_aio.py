@@ -30,13 +30,14 @@ from transcript_backends import (
     ObjectTranscriptStore,
     RuntimeContext,
     SegmentNotFoundError,
+    StateStore,
     StoreClosedError,
     StoreUnavailableError,
     TranscriptRef,
     aio,
     writing,
 )
-from transcript_backends.aio import AsyncObjectTranscriptStore, open_store
+from transcript_backends.aio import AsyncObjectTranscriptStore, AsyncStateStore, open_store
 from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.wrappers import FaultyObjectStore, InjectedError, LatencyObjectStore, WrapperObjectStore
@@ -174,6 +175,7 @@ OTHERWISE = {  # what a call gives where it is not awaited, there and here
 }
 AWAITED_UNDER = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__", "__next__": "__anext__"}
 NOT_HERE = {
+    "ABSENT": "a value",
     "after_fork": "for the package itself",
     "check_jsonl": "makes no request, and waits for nothing",
 }
@@ -216,6 +218,7 @@ async def test_every_name_and_parameter_of_the_other_face_is_here(setup, store):
                 (writer, async_writer),
                 (setup.store.follow(REF), store.follow(REF)),
                 (compactor, async_compactor),
+                (states := StateStore(setup.store), AsyncStateStore(states)),
             ]
             for there, here in pairs:
                 assert public(there) - public(here) - NOT_HERE.keys() == set()
@@ -227,7 +230,7 @@ async def test_every_name_and_parameter_of_the_other_face_is_here(setup, store):
                         assert not inspect.isawaitable(getattr(here, name))
                 for name in AWAITED_UNDER.keys() & {*dir(there)}:
                     assert hasattr(here, AWAITED_UNDER[name])
-    assert {type(there) for there, _ in pairs} == {ObjectTranscriptStore, TranscriptWriter, Follower, BackgroundCompactor}
+    assert {type(there) for there, _ in pairs} == FACED
 
 
 def test_every_function_of_the_package_is_here():
@@ -238,9 +241,11 @@ def test_every_function_of_the_package_is_here():
         assert name in aio.__all__
 
 
+FACED = {ObjectTranscriptStore, TranscriptWriter, Follower, BackgroundCompactor, StateStore}
 FACES = {
     ObjectTranscriptStore: AsyncObjectTranscriptStore,
     TranscriptWriter: lambda writer: aio.AsyncTranscriptWriter(Threads(1), writer, when_full="raise", has_journal=False),
+    StateStore: AsyncStateStore,
     BackgroundCompactor: lambda compactor: aio.AsyncBackgroundCompactor(Threads(1), compactor),
 }
 PASSED_ON = [(kind, name) for kind in FACES for name in sorted(public(kind) - NOT_HERE.keys()) if callable(getattr(kind, name))]

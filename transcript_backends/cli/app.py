@@ -11,7 +11,18 @@ from typing import Any
 import click
 
 import transcript_backends as tb
-from transcript_backends.cli import compacting, copying, importing, showing, stats, tailing, tending, verifying
+from transcript_backends.cli import (
+    compacting,
+    copying,
+    importing,
+    showing,
+    stats,
+    tailing,
+    tending,
+    validating,
+    verifying,
+    viewing,
+)
 from transcript_backends.cli.explaining import show_error
 from transcript_backends.cli.session import Session, examples, store_option
 
@@ -97,10 +108,13 @@ for _command in (
     showing.ls,
     showing.cat,
     tailing.tail,
+    viewing.show,
+    viewing.context,
     copying.cp,
     copying.sync,
     compacting.compact,
     verifying.verify,
+    validating.validate,
     stats.stats,
     tending.rm,
     tending.doctor,

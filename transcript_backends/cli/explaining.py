@@ -14,9 +14,9 @@ from transcript_backends.cli.session import Session, visible
 
 _INTERRUPTED = 130
 _EXIT_CODES: tuple[tuple[int, tuple[type[tb.TranscriptStoreError], ...]], ...] = (
-    (2, (tb.InvalidURLError, tb.InvalidRefError, tb.InvalidSegmentError)),
+    (2, (tb.InvalidURLError, tb.InvalidRefError, tb.InvalidSegmentError, tb.InvalidEntryError, tb.InvalidEventError)),
     (3, (tb.SegmentNotFoundError, tb.ContainerNotFoundError)),
-    (4, (tb.SegmentConflictError,)),
+    (4, (tb.SegmentConflictError, tb.VersionConflictError)),
     (5, (tb.AccessDeniedError,)),
     (6, (tb.StoreUnavailableError, tb.UnexpectedResponseError)),
     (7, (tb.PartialDeleteError,)),

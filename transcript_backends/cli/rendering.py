@@ -33,7 +33,7 @@ _HOLDERS = (  # of text, of blocks of it, or of calls
 _STATES = ("stateDelta", "state_delta")
 _KNOWN = {*_ROLES, *_TIMES, "type", "id", "parentId", "parent_id", "uuid", "parentUuid"}
 
-_CALL, _ASIDE, _ERROR = "bold yellow", "dim", "red"
+CALL, ASIDE, _ERROR = "bold yellow", "dim", "red"
 _STYLES: tuple[tuple[str, str], ...] = (  # of a type or a role: the first that is found in it
     ("error|fail|terminated", _ERROR),
     ("tool|function|bash", "yellow"),
@@ -62,10 +62,13 @@ class Renderer:
     def __call__(self, *records: Record) -> Iterator[str]:
         self._writers.update(record.writer_id for record in records)
         for record in records:
-            line = describe(record, self._console.width, with_writer=len(self._writers) > 1)
-            with self._console.capture() as captured:
-                self._console.print(line, no_wrap=True, crop=False)
-            yield captured.get()
+            yield self.draw(describe(record, self._console.width, with_writer=len(self._writers) > 1))
+
+    def draw(self, line: Text) -> str:
+        """A line for the output, which may be longer than a terminal's."""
+        with self._console.capture() as captured:
+            self._console.print(line, soft_wrap=True)
+        return captured.get()
 
 
 def describe(record: Record, width: int, *, with_writer: bool) -> Text:
@@ -74,22 +77,23 @@ def describe(record: Record, width: int, *, with_writer: bool) -> Text:
     moment = next(filter(None, (_time(entry.get(name)) for name in _TIMES)), None) if entry else None
     line = Text(f"{record.seq:>6} ", no_wrap=True)
     if width >= _WIDE:
-        _add(line, f"{moment:%Y-%m-%d %H:%M:%S} " if moment else " " * 20, _ASIDE, 20)
+        _add(line, f"{moment:%Y-%m-%d %H:%M:%S} " if moment else " " * 20, ASIDE, 20)
     else:
-        _add(line, f"{moment:%H:%M:%S} " if moment else " " * 9, _ASIDE, 9)
+        _add(line, f"{moment:%H:%M:%S} " if moment else " " * 9, ASIDE, 9)
     if with_writer:  # the end of its id, where the random part is
         shown = visible(record.writer_id[-_WRITER_CELLS:])
-        _add(line, f"{shown[-_WRITER_CELLS:]:{_WRITER_CELLS}} ", _ASIDE, _WRITER_CELLS + 1)
+        _add(line, f"{shown[-_WRITER_CELLS:]:{_WRITER_CELLS}} ", ASIDE, _WRITER_CELLS + 1)
     if entry is None:
         kind, style, parts = "not JSON", _ERROR, iter([(record.line[: 4 * width].decode(errors="backslashreplace"), "")])
     else:
         kind = _kind(entry)
-        style = _ERROR if _is_error(entry) else next(style for rule, style in _STYLES if re.search(rule, kind.lower()))
+        style = _ERROR if _is_error(entry) else style_of(kind)
         parts = _parts_of(entry)
-    _add(line, f"{kind[: 2 * _KIND_CELLS]:{_KIND_CELLS}} ", style, 2 * _KIND_CELLS + 1)
+    shown = kind if len(kind) <= 2 * _KIND_CELLS else f"…{kind[1 - 2 * _KIND_CELLS :]}"  # types differ at their end
+    _add(line, f"{shown:{_KIND_CELLS}} ", style, 2 * _KIND_CELLS + 1)
     room = width - line.cell_len - _SIZE_CELLS - 1
     line.append(_body(list(islice(parts, _MOST_PARTS)), max(room, 0)))
-    line.append(f" {size(len(record.line)):>{_SIZE_CELLS}}", _ASIDE)
+    line.append(f" {size(len(record.line)):>{_SIZE_CELLS}}", ASIDE)
     line.truncate(width, overflow="ellipsis")
     return line
 
@@ -124,6 +128,11 @@ def _add(line: Text, text: str, style: str, cells: int) -> None:
     line.append(part)
 
 
+def style_of(kind: str) -> str:
+    """The style of a type or a role."""
+    return next(style for rule, style in _STYLES if re.search(rule, kind.lower()))
+
+
 # --- what an entry says -----------------------------------------------------------------------------------------------
 
 
@@ -150,14 +159,14 @@ def _parts_of(entry: dict[str, Any]) -> Iterator[_Part]:
         yield part
     rest = {name: value for name, value in entry.items() if name not in _KNOWN and value not in (None, "", [], {})}
     if not said:
-        yield _members(rest), ""
+        yield members(rest), ""
     whole = entry.get("originalSize")
     if entry.get("truncated") is True and isinstance(whole, int):
-        yield f"[cut from {size(whole)}]", _ASIDE
+        yield f"[cut from {size(whole)}]", ASIDE
     apart = entry.get("_offloaded")
     for each in apart if isinstance(apart, list) else ():
         if isinstance(each, dict) and isinstance(each.get("size"), int):
-            yield f"[{size(each['size'])} stored apart]", _ASIDE
+            yield f"[{size(each['size'])} stored apart]", ASIDE
 
 
 def _parts(value: Any, depth: int = 0) -> Iterator[_Part]:
@@ -172,10 +181,10 @@ def _parts(value: Any, depth: int = 0) -> Iterator[_Part]:
                 found = True
                 yield part
             if not found and isinstance(each, dict) and (kind := _string(each, "type")) not in ("", "text", "thinking"):
-                yield f"[{kind}]", _ASIDE
+                yield f"[{kind}]", ASIDE
     elif isinstance(value, dict) and depth < _DEEPEST:
         if name := _string(value, *_NAMES):
-            yield name + next((f"({_members(value[each])})" for each in _ARGUMENTS if each in value), ""), _CALL
+            yield name + next((f"({members(value[each])})" for each in _ARGUMENTS if each in value), ""), CALL
         for holder in _HOLDERS:
             style = {"thinking": "italic", "error": _ERROR, "errorMessage": _ERROR, "error_message": _ERROR}.get(holder, "")
             for text, own in _parts(value.get(holder), depth + 1):
@@ -183,7 +192,7 @@ def _parts(value: Any, depth: int = 0) -> Iterator[_Part]:
         for place in (value, value.get("actions")):
             for name in _STATES:
                 if isinstance(place, dict) and place.get(name):
-                    yield f"state: {_members(place[name])}", ""
+                    yield f"state: {members(place[name])}", ""
 
 
 def _first_line(text: str) -> str:
@@ -192,7 +201,7 @@ def _first_line(text: str) -> str:
     return " ".join(start.split()) + (" …" if rest else "")
 
 
-def _members(value: Any) -> str:
+def members(value: Any) -> str:
     """``path=src/main.py, limit=20``: the members of an object, shortened, and anything else as JSON."""
     if not isinstance(value, dict):
         return _brief(value)

@@ -109,8 +109,12 @@ def lines_options(command: _Command) -> _Command:
     """How records are shown: the command gets ``form`` for `printer`, and ``resolve``."""
     forms = click.Choice(["raw", "pretty"])
     text = "raw: lines byte for byte; pretty: one short line for each record (default: pretty on a terminal, else raw)."
-    command = click.option("--no-resolve", "resolve", flag_value=False, default=True, help="Leave payloads apart.")(command)
-    return click.option("--format", "form", type=forms, help=text)(command)
+    return click.option("--format", "form", type=forms, help=text)(resolve_option(command))
+
+
+def resolve_option(command: _Command) -> _Command:
+    """``--no-resolve``: the command gets ``resolve``."""
+    return click.option("--no-resolve", "resolve", flag_value=False, default=True, help="Leave payloads apart.")(command)
 
 
 def printer(form: str | None) -> Callable[..., None]:
@@ -123,9 +127,14 @@ def printer(form: str | None) -> Callable[..., None]:
 
     def print_pretty(*records: Record) -> None:
         for text in render(*records):
-            _write(text.encode(sys.stdout.encoding, "backslashreplace"))
+            print_text(text)
 
     return print_pretty
+
+
+def print_text(text: str) -> None:
+    """Write what was drawn to standard output, whatever characters that can hold."""
+    _write(text.encode(sys.stdout.encoding, "backslashreplace"))
 
 
 def _print_raw(*records: Record) -> None:

@@ -52,7 +52,7 @@ def verify(session: Session, choice: Choice, repair: bool) -> None:
             return
         rows = [tuple(map(visible, each)) for each in report.problems]
         rows += (("repaired", visible(key), "removed") for key in report.repaired)
-        _show_rows(rows)
+        show_rows(("kind", "key", "detail"), rows)
         click.echo(f"{ref}: {_sum_up(report)}")
 
     outcome = go_through(session, store, choice, verified, show)
@@ -70,7 +70,8 @@ def _sum_up(report: VerifyReport) -> str:
     return ", ".join([*parts, size(report.size)])
 
 
-def _show_rows(rows: Sequence[tuple[str, ...]]) -> None:
+def show_rows(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table on a terminal; elsewhere lines with tabs between the columns, without a heading."""
     if not rows:
         return
     if not sys.stdout.isatty():
@@ -83,9 +84,9 @@ def _show_rows(rows: Sequence[tuple[str, ...]]) -> None:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("key", overflow="fold")
-    table.add_column("detail", overflow="fold")
+    table.add_column(columns[0], no_wrap=True)
+    for column in columns[1:]:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console(highlight=False)

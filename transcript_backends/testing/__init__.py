@@ -14,16 +14,18 @@ and a whole store, of whatever make, with one as well::
         def store(self):
             return open_store("mine://...")
 
-`SharedStoreContract` adds processes: its fixture ``store_url`` is a URL that several of them can open at once.
+`StateContract` proves with the same fixture what a `StateStore` does on that store. `SharedStoreContract` and
+`SharedStateContract` add processes: their fixture ``store_url`` is a URL that several of them can open at once.
 """
 
 import pytest
 
-for _module in ("drivers", "stores", "shared"):
+for _module in ("drivers", "stores", "shared", "states"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")
 
 from transcript_backends.testing.drivers import DriverContract  # noqa: E402
 from transcript_backends.testing.shared import SharedStoreContract  # noqa: E402
+from transcript_backends.testing.states import SharedStateContract, StateContract  # noqa: E402
 from transcript_backends.testing.stores import StoreContract  # noqa: E402
 
-__all__ = ["DriverContract", "SharedStoreContract", "StoreContract"]
+__all__ = ["DriverContract", "SharedStateContract", "SharedStoreContract", "StateContract", "StoreContract"]

@@ -1,0 +1,119 @@
+"""What a log checks before it stores an event, and what it knows of those that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from transcript_backends.errors import InvalidEventError
+from transcript_backends.events.model import Model, invalid, new_id
+from transcript_backends.events.paging import Ids, Position
+from transcript_backends.events.types import (
+    Event,
+    SystemMessage,
+    UserInterrupt,
+    decode,
+    event_of,
+    may_precede_system_message,
+)
+from transcript_backends.object_store import ObjectTranscriptStore
+from transcript_backends.offloading import MAX_ENTRY_BYTES, offload
+from transcript_backends.records import MAX_LINE_BYTES
+from transcript_backends.refs import TranscriptRef
+
+LONG_BYTES = 64 * 1024  # longer lines have their large strings stored outside
+_NEWEST = 1000  # events among which one that is sent again is recognised, when a log is opened
+
+Given = Event | Mapping[str, Any]
+
+
+def checked(index: int, given: Given, check: Callable[[Event], None]) -> tuple[Event, bytes]:
+    """An event as it is stored, and its line; ``check`` sees to its type.
+
+    Raises:
+        InvalidEventError: names the event by its index, the member and what is wrong.
+    """
+    try:
+        event = event_of(given.members() if isinstance(given, Model) else given)
+        check(event)
+        if isinstance(event, UserInterrupt) and event.session_thread_id is UNSET:
+            event = replace(event, session_thread_id=None)
+        if not event.id:
+            event = replace(event, id=new_id("evt"))
+        line = event.to_line()
+        if len(line) > MAX_ENTRY_BYTES or len(offload(line, LONG_BYTES)[0]) > MAX_LINE_BYTES:
+            limits = f"{MAX_ENTRY_BYTES}, and {MAX_LINE_BYTES} without its large strings, are the limits"
+            raise invalid("", f"it is {len(line)} bytes long; {limits}: keep large values in files")
+        return event, line
+    except InvalidEventError as error:
+        raise refused(index, error) from error
+    except ValueError as error:
+        raise refused(index, invalid("", str(error))) from error
+
+
+def short_form(event: Event, line: bytes) -> Event:
+    """An event as its line is stored: without its large strings, so that none has to be fetched to tell events apart."""
+    return decode(offload(line, LONG_BYTES)[0]) if len(line) > LONG_BYTES else event
+
+
+def check_order(index: int, event: Event, previous: Event | None) -> None:
+    """See that a ``system.message`` follows what it may.
+
+    Raises:
+        InvalidEventError: it does not.
+    """
+    if isinstance(event, SystemMessage) and (previous is None or not may_precede_system_message(previous)):
+        found = "first" if previous is None else f"after {previous.type!r}"
+        why = f"'system.message' comes {found}; it must follow an event of the user or a tool's result"
+        raise refused(index, invalid("type", why))
+
+
+def refused(index: int, error: InvalidEventError) -> InvalidEventError:
+    """The same error, of one of the events that were given."""
+    path, reason = error.path, error.reason
+    where = f"events[{index}].{path}" if path else f"events[{index}]"
+    return InvalidEventError(f"{where}: {reason}; nothing was stored", index=index, path=path, reason=reason)
+
+
+class Recent:
+    """What others have sent: enough to recognise an event, to come after all that is there, and to know what came last."""
+
+    def __init__(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        self._follower = store.follow(ref, last=_NEWEST, resolve=False)
+        self.ids = Ids()
+        self.last: Event | None = None
+        self._last_position: Position = (-1, "")
+
+    @property
+    def next_seq(self) -> int:
+        return max(self._follower._place.seen.values(), default=-1) + 1
+
+    def refresh(self) -> None:
+        """Read what was stored since. One listing where nothing was."""
+        generation = self._follower._place.generation
+        with closing(self._follower._look()) as records:
+            for record in records:
+                generation = self._forget_after_delete(generation)
+                self._follower._place.seen[record.writer_id] = record.seq
+                with suppress(InvalidEventError):
+                    event = short_form(decode(record.line), record.line)
+                    self.ids.add(event)
+                    if record[:2] > self._last_position:
+                        self.last, self._last_position = event, record[:2]
+        self._forget_after_delete(generation)
+
+    def stored(self, writer_id: str, last: int, events: list[Event]) -> None:
+        """Know of what was just stored."""
+        self._follower._place.seen[writer_id] = last
+        for event in events:
+            self.ids.add(event)
+        self.last, self._last_position = events[-1], (last, writer_id)
+
+    def _forget_after_delete(self, generation: int) -> int:
+        if self._follower._place.generation != generation:
+            self.ids, self.last, self._last_position = Ids(), None, (-1, "")
+        return self._follower._place.generation
