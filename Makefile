@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check simulate servers fmt clean
+.PHONY: demo test check simulate bench servers fmt clean
 
 demo: .venv/ready  ## the main job, on a store in a temporary folder
 	@$(BIN)/python docs/examples/demo.py
@@ -19,6 +19,9 @@ check: servers  ## what a change must pass
 
 servers: .venv/ready .venv-localstack/ready .venv-servers/ready  ## everything `python -m localstack_servers` can start
 
+bench: .venv-bench/ready .venv-servers/ready  ## beside what others use: benchmarks/results, docs/performance.md
+	.venv-bench/bin/python -m benchmarks
+
 SEED ?= 0
 COUNT ?= 1000000
 simulate: .venv/ready  ## random schedules of the real code; COUNT=0 replays SEED
@@ -32,6 +35,11 @@ fmt: .venv/ready
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+.venv-bench/ready: benchmarks/requirements.txt pyproject.toml
+	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --editable '.[s3,gcs,azure,fsspec]' --requirement benchmarks/requirements.txt
 	touch $@
 
 .venv-localstack/ready: localstack/requirements.txt
@@ -48,4 +56,4 @@ fmt: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-localstack .venv-servers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench .venv-localstack .venv-servers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
