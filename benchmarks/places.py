@@ -86,6 +86,11 @@ class Place(NamedTuple):
         if self.counts_requests:
             self._steer("POST", f"/-/slow?{urlencode(slow._asdict())}")
 
+    def wait(self, seconds: int = 60) -> None:
+        """Let so much time pass on the stub's clock, at once: readers look twice at what was stored just now."""
+        if self.counts_requests:
+            self._steer("POST", f"/-/wait?seconds={seconds}")
+
     def fill(self, prefix: str, count: int, *, records: int, line: bytes, writers: int = 1) -> None:
         """Store so many segments of so many equal records, as others would have: so many writers in turn."""
         if self.counts_requests:

@@ -40,7 +40,6 @@ _NOTHING = "nothing"
 _CHUNK_BYTES = 1024 * 1024
 _INDEXES = 256  # that are remembered
 _BUFFER_BYTES = 64 * 1024
-_PARALLEL = 32
 
 _UNKNOWN_OUTCOME = "it may have been stored or not, and calling again with the same content is safe; "
 
@@ -111,7 +110,7 @@ class Container:
         clock: time and chance.
         conditional_writes: ``off`` puts a read before each write in place of create-only writes, for stores without
             them: two writers of one key at the same moment can then overwrite one another.
-        parallel: how many requests one operation may have under way at once; None: as many as the driver can, up to 32.
+        parallel: how many requests one operation may have under way at once; None: as many as the driver says.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class Container:
     @property
     def parallel(self) -> int:
         """How many requests one operation may have under way at once."""
-        return self._parallel or min(self.driver.capabilities.concurrency, _PARALLEL)
+        return self._parallel or self.driver.capabilities.parallel
 
     @cached_property
     def _slots(self) -> _Slots:
@@ -204,7 +203,7 @@ class Container:
                     failure = failure._replace(meaning=Meaning.TRY_AGAIN)
                     again = tries.again(failure)
                 elif failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER):
-                    lost = True
+                    lost = lost or not failure.refused
                     again = tries.again(failure._replace(meaning=Meaning.TRY_AGAIN))
                     if (outcome := self._stored_after_all(key, look, lost)) is not None:
                         return outcome

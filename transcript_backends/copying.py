@@ -133,7 +133,9 @@ class _Copy:
         payloads = self._copy_payloads(outside)
         seen = Digest()
         container = self._source.container
-        with closing(stream_records(container, self._plan, first, last, self._transfer, self._look_again)) as records:
+        with closing(
+            stream_records(container, self._plan, first, last, self._transfer, self._look_again, self._parallel)
+        ) as records:
             seen.add_all(distinct(filter(self._is_in_scope, records)))
         beside = self._verify(seen, first, last) if verify != "off" else 0
         if verify != "off" and (lost := self._not_there(outside)):
@@ -156,6 +158,10 @@ class _Copy:
                 records += _records_in(wanted)
                 size += part
         return CopyResult(len(self._plan.segments), segments, records, size, len(self._not_there(self._source.payloads())))
+
+    @property
+    def _parallel(self) -> int:
+        return max(self._source.container.parallel, self._destination.container.parallel)
 
     # --- what is missing ----------------------------------------------------------------------------------------------
 
@@ -264,7 +270,7 @@ class _Copy:
     def _copy_payloads(self, wanted: Mapping[str, int]) -> int:
         """Copy the payloads before the segments that refer to them; gives how many."""
         missing = self._not_there(wanted)
-        with ThreadPoolExecutor(self._source.container.parallel) as pool:
+        with ThreadPoolExecutor(self._parallel) as pool:
             return sum(1 for _ in pool.map(self._copy_payload, missing))
 
     def _copy_payload(self, sha256: str) -> None:
@@ -309,6 +315,7 @@ def stream_records(
     last: int | None,
     fetch: Callable[[SegmentInfo], bytes],
     look_again: Callable[[], Plan],
+    parallel: int | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a range of seqs, repeats included, for which every segment in it is fetched.
 
@@ -318,7 +325,7 @@ def stream_records(
         chosen = [each for each in plan.segments if each.seq_end >= first and (last is None or each.seq_start <= last)]
         try:
             with (
-                closing(Ahead(container, chosen, fetch)) as ahead,
+                closing(Ahead(container, chosen, fetch, parallel=parallel)) as ahead,
                 closing(merge(chosen, plan.indexes, ahead.open, first, plan.segments)) as merged,
             ):
                 for record in merged:  # by the time it passes a seq, it has opened all segments that start before it

@@ -62,7 +62,7 @@ def premature(
 
 def _starts(segment: SegmentInfo, indexes: Indexes) -> dict[str, int]:
     """The first seq of each writer in a segment."""
-    index = indexes.get(segment.name)
+    index = indexes.get(segment.name) if segment.generation is not None else None
     if index is None:
         return {segment.writer_id: segment.seq_start}
     return {run.writer_id: run.seq_start for run in reversed(index.runs)}

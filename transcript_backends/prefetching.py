@@ -23,7 +23,9 @@ class Ahead:
         container: where they are.
         segments: in the order in which they will be opened; none is fetched ahead where one request at a time is allowed.
         fetch: gives the body of one; default: by one request, of which a large body is received only as it is read.
-        gently: begin with two, and fetch two more for each that is read: the reader may stop soon.
+        gently: begin with half as many requests as may be under way, and as many more for each segment that is read: the
+            reader may stop soon.
+        parallel: how many requests may be under way; None: as many as the container has in one operation.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class Ahead:
         fetch: Callable[[SegmentInfo], bytes] | None = None,
         *,
         gently: bool = False,
+        parallel: int | None = None,
     ) -> None:
-        self._container, self._fetch = container, fetch
-        self._remaining = iter(segments if container.parallel > 1 or fetch else ())
-        self._most = _AHEAD * container.parallel
-        self._depth = 2 if gently else self._most
+        self._container, self._fetch, self._parallel = container, fetch, parallel or container.parallel
+        self._remaining = iter(segments if self._parallel > 1 or fetch else ())
+        self._most = _AHEAD * self._parallel
+        self._more = max(1, self._parallel // 2)
+        self._depth = self._more if gently else self._most
         self._pool: ThreadPoolExecutor | None = None
         self._coming: deque[tuple[SegmentInfo, Future[BinaryIO]]] = deque()
         self._ahead = 0
@@ -76,7 +80,7 @@ class Ahead:
         stream = coming.result()
         self._coming.popleft()
         self._ahead -= segment.size
-        self._depth = min(self._depth + 2, self._most)
+        self._depth = min(self._depth + self._more, self._most)
         return stream
 
     def _fill(self) -> bool:
@@ -85,7 +89,7 @@ class Ahead:
             if segment is None:
                 break
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._container.parallel)
+                self._pool = ThreadPoolExecutor(self._parallel)
             self._coming.append((segment, self._pool.submit(self._opened, segment)))
             self._ahead += segment.size
         return bool(self._coming)

@@ -16,7 +16,7 @@ Claim = tuple[str, int, int]  # a writer, and the first and the last of a range 
 def claims_of(segments: Iterable[SegmentInfo], indexes: Indexes) -> Iterator[Claim]:
     """What segments hold, by their names and indexes."""
     for segment in segments:
-        index = indexes.find(segment.name)
+        index = indexes.find(segment.name) if segment.generation is not None else None
         if index is None:
             yield segment.writer_id, segment.seq_start, segment.seq_end
         else:

@@ -10,6 +10,18 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 _numbers = itertools.count(1_700_000_000_000_000)
+_ahead = 0  # seconds of this clock
+
+
+def now() -> int:
+    """The time of this server, in seconds since 1970."""
+    return int(time.time()) + _ahead
+
+
+def wait(seconds: int) -> None:
+    """Let that much time pass, at once."""
+    global _ahead
+    _ahead += seconds
 
 
 class Request:
@@ -54,7 +66,7 @@ class Stored:
     def __init__(self, body: bytes, headers: bytes = b"") -> None:
         self.body = body
         self.facts: object = None
-        self.number, self.seconds = next(_numbers), int(time.time())
+        self.number, self.seconds = next(_numbers), now()
         self.headers = b'ETag: "%x"\r\nLast-Modified: %s\r\n%s' % (self.number, http_time(self.seconds), headers)
         self.entry = b""
 

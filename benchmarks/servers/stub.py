@@ -17,7 +17,7 @@ from typing import cast
 
 from benchmarks.servers.azure import Azure
 from benchmarks.servers.gcs import GCS
-from benchmarks.servers.objects import Objects, Reply, Request, http_time
+from benchmarks.servers.objects import Objects, Reply, Request, http_time, now, wait
 from benchmarks.servers.s3 import S3
 
 DIALECTS: dict[str, type[S3 | Azure]] = {"s3": S3, "gcs": GCS, "azure": Azure}
@@ -29,6 +29,7 @@ class Stub:
     - ``POST /-/reset?latency=0.02&tail=0.01&factor=10``: forget all; from now on each answer takes so many seconds, and that
       share of them so many times as long, always the same ones;
     - ``POST /-/slow?...``: the same, and forget nothing but the counts;
+    - ``POST /-/wait?seconds=60``: let that much time pass, at once: what was stored is as old then;
     - ``POST /-/fill``: store segments of equal lines, as the body, JSON, tells;
     - ``GET /-/counts``: requests by kind, bytes of bodies received and sent, seconds of CPU.
     """
@@ -67,7 +68,7 @@ class Stub:
         size = len(reply.body) if reply.length is None else reply.length
         return (
             b"HTTP/1.1 %d X\r\nDate: %s\r\n%s%sContent-Length: %d\r\n\r\n"
-            % (reply.status, http_time(int(time.time())), self._dialect.always, reply.headers, size),
+            % (reply.status, http_time(now()), self._dialect.always, reply.headers, size),
             reply.body,
         )
 
@@ -78,6 +79,8 @@ class Stub:
             return Reply(what.decode(), 200, json.dumps(told).encode())
         if what == b"fill":
             self._fill(**json.loads(request.body))
+        elif what == b"wait":
+            wait(int(request.query["seconds"]))
         else:
             {b"reset": self._reset, b"slow": self._slow}[what](request.query)
         return Reply(what.decode(), 200)

@@ -27,6 +27,7 @@ def large(bench: Bench) -> None:
 def _measure(bench: Bench, count: int, writers: int = 1) -> None:
     bench.place.fill(prefix("warm"), 40, records=1, line=LINE_4K)
     bench.place.fill(prefix("compact"), count, records=1, line=LINE_4K, writers=writers)
+    bench.place.wait()
     _compact(bench, "warm", 40)
     with bench.measuring(count):
         written = _compact(bench, "compact", count)

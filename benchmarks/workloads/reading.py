@@ -38,6 +38,7 @@ def _read(bench: Bench, slow: Slow, *, many: int = 1000, compacted: bool = False
     _store(bench, "read", count)
     if compacted:
         bench.client.store.compact(ref("read"), CompactionPolicy(full=True))
+    bench.place.wait()
     bench.place.slow(slow)
     bench.client.read("warm-read")  # at the same speed, which hedging learns
     bench.place.slow(slow)

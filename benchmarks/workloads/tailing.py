@@ -27,6 +27,7 @@ def _tail(bench: Bench, records: int) -> None:
     session = f"tail-{records}"
     bench.place.fill(prefix(session), records // _IN_A_SEGMENT, records=_IN_A_SEGMENT, line=_LINE)
     bench.client.store.compact(ref(session), CompactionPolicy(full=True))
+    bench.place.wait()
     bench.open()  # it remembers nothing
     bench.client.list("nothing")
     with bench.measuring(1):

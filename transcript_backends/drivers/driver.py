@@ -99,10 +99,17 @@ class Meaning(enum.Enum):
 
 
 class Failure(NamedTuple):
-    """An exception, classified. ``detail`` is fit for a message: code, status, request id; never a secret."""
+    """An exception, classified.
+
+    Attributes:
+        meaning: what it means.
+        detail: fit for a message: code, status, request id; never a secret.
+        refused: the service says that it has done nothing; else, the outcome of what is to be tried again may be unknown.
+    """
 
     meaning: Meaning
     detail: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,7 @@ class Capabilities:
         delete_batch: how many keys one `ObjectStore.delete_many` takes.
         concurrency: how many calls may be under way at once. Where a client works in Python, more threads only wait for one
             another, and keep an event loop waiting.
+        parallel: how many of them one operation makes at once; 1 where a thread costs more than it saves.
     """
 
     create_only: Literal["yes", "probe", "no"] = "yes"
@@ -124,6 +132,7 @@ class Capabilities:
     start_after: bool = True
     delete_batch: int = 1000
     concurrency: int = 16
+    parallel: int = 16
 
 
 def content_type(key: str) -> str:
