@@ -7,7 +7,6 @@ order of steps is what makes it safe: index, segment, look again, remove the sou
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import tempfile
@@ -18,6 +17,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from transcript_backends import errors
 from transcript_backends.container import Container
+from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex, Source, build
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
@@ -29,6 +29,7 @@ from transcript_backends.store import CompactionPolicy, CompactionResult
 
 _PATIENCE_SECONDS = 10 * 60  # after this long between writing and removing, what was seen no longer counts
 _SETTLE_SECONDS = 60
+_SPOOL_BYTES = 1024 * 1024  # written at once
 _ABANDONED = timedelta(hours=1)
 
 
@@ -221,13 +222,14 @@ class _Compactor:
 
     def _build(self, run: Sequence[SegmentInfo]) -> tuple[bytes, SegmentIndex]:
         sources: list[Source] = []
-        with tempfile.TemporaryFile() as spool:
+        with tempfile.TemporaryFile(buffering=_SPOOL_BYTES) as spool:
             places: dict[str, tuple[int, int]] = {}
+            offset = 0
             for segment, body in zip(run, _bodies(self._container, run), strict=True):
-                digest = hashlib.sha256(body).hexdigest()
+                digest = sha256(body)
                 self._check(segment, body, digest)
-                places[segment.key] = (spool.tell(), len(body))
-                spool.write(body)
+                places[segment.key] = (offset, len(body))
+                offset += spool.write(body)
                 sources.append(Source(segment.name, len(body), digest))
             spool.flush()
 

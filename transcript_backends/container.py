@@ -6,7 +6,6 @@ This is the one place that calls a driver, and the one place that turns an SDK's
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import logging
 import os
@@ -24,6 +23,7 @@ from transcript_backends import errors
 from transcript_backends.clock import Clock, SystemClock
 from transcript_backends.drivers.driver import Body, Failure, IfMatch, Meaning, ObjectInfo, ObjectStore, PutMode
 from transcript_backends.forks import tell_after_fork
+from transcript_backends.hashing import sha256
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -242,7 +242,7 @@ class Container:
             if found.get(_WRITE_ID) == stamped[_WRITE_ID]:
                 return True
             if info.size == len(body):
-                digest = found.get(_SHA256) or hashlib.sha256(_read_all(self.driver.get(key))).hexdigest()
+                digest = found.get(_SHA256) or sha256(_read_all(self.driver.get(key)))
                 if digest == stamped[_SHA256]:
                     return False
         except Exception as error:
@@ -405,7 +405,10 @@ class Container:
 
         def receive() -> tuple[bytes, str]:
             body = self.driver.get(key)
-            return _read_all(body), body.info.version
+            content = _read_all(body)
+            if len(content) != body.info.size:
+                raise _broken_off(key, len(content), body.info.size)
+            return content, body.info.version
 
         return self._call("read", key, receive)
 
@@ -598,7 +601,7 @@ class _Reader(io.RawIOBase):
             return b""
         chunk = self._container._call("read", self._key, lambda: self._receive(size))
         if not chunk:
-            raise errors.CorruptSegmentError(f"{self._key!r} ended at byte {self._position} of {self._stop}; read it again")
+            raise _broken_off(self._key, self._position, self._stop)
         self._position += len(chunk)
         return chunk
 
@@ -623,7 +626,11 @@ class _Reader(io.RawIOBase):
 
 def _stamp(body: bytes) -> dict[str, str]:
     """The metadata by which a write is known again."""
-    return {_WRITE_ID: os.urandom(16).hex(), _SHA256: hashlib.sha256(body).hexdigest()}
+    return {_WRITE_ID: os.urandom(16).hex(), _SHA256: sha256(body)}
+
+
+def _broken_off(key: str, position: int, stop: int) -> errors.CorruptSegmentError:
+    return errors.CorruptSegmentError(f"{key!r} ended at byte {position} of {stop}; read it again")
 
 
 def _read_all(body: Body) -> bytes:

@@ -97,8 +97,6 @@ class Ahead:
     def _opened(self, segment: SegmentInfo) -> BinaryIO:
         if self._fetch is not None:
             return io.BytesIO(self._fetch(segment))
-        stream = self._container.open(segment.key)
         if segment.size > _SMALL_BYTES:
-            return stream
-        with stream:
-            return io.BytesIO(stream.read())
+            return self._container.open(segment.key)
+        return io.BytesIO(self._container.fetch(segment.key)[0])
