@@ -31,6 +31,7 @@ def test_the_python_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str
     assert printed == [
         "0 replica-a {'role': 'user'}\n1 replica-a {'role': 'assistant'}\n",
         "{'role': 'user', 'content': 'hello'}\n",
+        "['hello']\n",
     ]
 
 
