@@ -96,14 +96,11 @@ class TestSharedMinistackStates(SharedStateContract):
 
 
 class TestFsspecStates(StateContract):
-    """With a look in place of conditions. What only conditions can promise is given up, and so not tried; nor is reading while
-    another writes: fsspec tells a file's size in one call and its bytes in the next.
-    """
+    """With a look in place of conditions. What only conditions can promise is given up, and so not tried."""
 
     test_the_same_value_is_created_by_one_only = None  # type: ignore[assignment]
     test_of_many_that_count_none_is_forgotten = None  # type: ignore[assignment]
     test_of_many_that_add_to_a_list_none_is_forgotten = None  # type: ignore[assignment]
-    test_a_reader_never_gets_a_mix_of_two_versions = None  # type: ignore[assignment]
 
     @pytest.fixture(params=["memory", "file"])
     def store(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectTranscriptStore]:

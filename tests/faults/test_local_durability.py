@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ from transcript_backends import (
     open_store,
 )
 from transcript_backends.drivers import local
+from transcript_backends.drivers.driver import IfMatch
 
 LINE = b'{"a":1}\n'
 OTHER = b'{"a":2}\n'
@@ -408,6 +410,41 @@ while done < 50:
     assert [(each.returncode, each.stderr) for each in outcomes] == [(0, b"")] * 2
     assert (root / "a/counter").read_bytes() == b"100"
     assert os.listdir(root / "a") == ["counter"]
+
+
+def overwrite(driver: local.LocalObjectStore) -> None:
+    driver.put("a/k", b"3", mode="overwrite", metadata={})
+
+
+def replace(driver: local.LocalObjectStore) -> None:
+    driver.put("a/k", b"3", mode=IfMatch(driver.head("a/k").info.version), metadata={})
+
+
+def delete(driver: local.LocalObjectStore) -> None:
+    for error in driver.delete_many(["a/k"]).values():
+        raise error
+
+
+@pytest.mark.parametrize("change", [overwrite, replace, delete])
+def test_nothing_comes_between_the_look_at_a_version_and_its_replacement(
+    root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[local.LocalObjectStore], None]
+) -> None:
+    driver = local.LocalObjectStore(str(root))
+    version = driver.put("a/k", b"1", mode="create", metadata={})
+    move, lock = os.replace, fcntl.flock
+
+    def just_before(source: str, target: str) -> None:
+        monkeypatch.setattr(os, "replace", move)
+        monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: lock(descriptor, how | fcntl.LOCK_NB))
+        with pytest.raises(BlockingIOError):  # it would wait
+            change(driver)
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", just_before)
+    driver.put("a/k", b"2", mode=IfMatch(version), metadata={})
+    assert files(root) == {"a/k": b"2"}
+    change(driver)
+    assert files(root) == ({} if change is delete else {"a/k": b"3"})
 
 
 def test_processes_that_create_one_key_have_one_winner(root: Path, events: Path) -> None:

@@ -31,13 +31,14 @@ LIST = "p/u/s/k.jsonl"
 
 
 class Cloud(NamedTuple):
-    """A service: its server, a URL of a bucket there, what it says that means "try again", and a denial."""
+    """A service: its server, a URL of a bucket there, what it says that means "try again", or "not done", and a denial."""
 
     server: Callable[[], S3Server | AzureServer | GCSServer]
     bucket: str
     url: str
     options: dict[str, object]
     again: list[Fault]
+    refusals: list[Fault]
     denial: Fault
     created: tuple[str, str]
     replaced: str
@@ -50,6 +51,11 @@ CLOUDS = {
         "s3://{bucket}/p?endpoint_url={url}",
         {"access_key_id": "AKIATEST", "secret_access_key": "secret", "region": "eu-test-1"},
         [s3_server.reply(409, "ConditionalRequestConflict"), s3_server.reply(503, "SlowDown"), s3_server.reply(500, "X")],
+        [
+            s3_server.reply(409, "ConditionalRequestConflict"),
+            s3_server.reply(409, "OperationAborted"),
+            s3_server.reply(429, "TooManyRequests"),
+        ],
         s3_server.reply(403, "AccessDenied"),
         ("if-none-match", "*"),
         "if-match",
@@ -60,6 +66,7 @@ CLOUDS = {
         "az://{bucket}/p?endpoint_url={url}",
         {"account_key": azure_server.KEY_OF_ACCOUNT},
         [azure_server.reply(503, "ServerBusy"), azure_server.reply(500, "OperationTimedOut"), azure_server.reply(502, "")],
+        [azure_server.reply(429, "")],
         azure_server.reply(403, "AuthorizationPermissionMismatch"),
         ("if-none-match", "*"),
         "if-match",
@@ -70,6 +77,7 @@ CLOUDS = {
         "gs://{bucket}/p?endpoint_url={url}",
         {"anon": True},
         [gcs_server.reply(429, "rateLimitExceeded"), gcs_server.reply(503, "backendError"), gcs_server.reply(408, "x")],
+        [gcs_server.reply(429, "rateLimitExceeded"), gcs_server.reply(403, "rateLimitExceeded"), gcs_server.reply(429)],
         gcs_server.reply(403, "forbidden"),
         ("ifGenerationMatch", "0"),
         "ifGenerationMatch",
@@ -160,6 +168,32 @@ def test_of_two_at_once_the_one_that_is_put_off_comes_second(setup: Setup, numbe
     setup.server.next("PUT", put_off)
     assert add_one(setup.states) == 3
     assert setup.others.get(*PLACE, int) == 3
+
+
+def test_a_refusal_and_another_version_is_a_conflict_and_no_doubt(setup: Setup) -> None:
+    for refusal in setup.cloud.refusals:
+        version = setup.others.save(*PLACE, 1)
+
+        def overtaken(request: Request, serve: Serve, refusal: Fault = refusal) -> Reply | None:
+            for number in (5, 7):
+                setup.others.save(*PLACE, number)
+            return refusal(request, serve)
+
+        setup.server.next("PUT", overtaken)
+        with pytest.raises(VersionConflictError, match="nothing was written"):
+            setup.states.save_if_version(*PLACE, 2, version)
+        setup.server.next("PUT", overtaken)
+        assert add_one(setup.states) == 8
+
+
+def test_refusals_alone_leave_no_doubt(setup: Setup) -> None:
+    version = setup.others.save(*PLACE, 1)
+    for refusal in setup.cloud.refusals:
+        setup.server.next("PUT", *[refusal] * 10)
+        with pytest.raises(StoreUnavailableError) as caught:
+            setup.states.save_if_version(*PLACE, 2, version)
+        assert "may have been stored" not in str(caught.value)
+    assert setup.server.objects[KEY].body == b"1"
 
 
 def test_a_stale_version_is_a_conflict_and_nothing_is_written(setup: Setup) -> None:

@@ -140,6 +140,43 @@ def test_what_came_after_that_tells_nothing(memory, others, stored):
         states_on(faulty).save_if_version(*PLACE, 2, version)
 
 
+@pytest.mark.parametrize("absent", [False, True])
+def test_what_the_service_has_refused_is_not_lost(memory, others, absent):
+    """It says that nothing was done: whatever others have written since, ours was not."""
+    expected = ABSENT if absent else others.save(*PLACE, 1)
+    hooked = HookedObjectStore(memory)
+    faulty = FaultyObjectStore(hooked)
+    faulty.fail("put", refused=True)
+    hooked.before("head", lambda: [others.save(*PLACE, number) for number in (3, 4)])
+    with pytest.raises(VersionConflictError, match="another version is there now; nothing was written"):
+        states_on(faulty).save_if_version(*PLACE, 2, expected)
+    faulty.fail("put", refused=True, times=3)
+    hooked.before("head", lambda: [others.update(*PLACE, int, lambda value: value + 10) for _ in range(2)])
+    assert states_on(faulty).update(*PLACE, int, lambda value: value + 1) == 25
+
+
+@pytest.mark.parametrize("refused_first", [False, True])
+def test_a_refusal_tells_nothing_of_another_try(memory, others, refused_first):
+    version = others.save(*PLACE, 1)
+    hooked = HookedObjectStore(memory)
+    faulty = FaultyObjectStore(hooked)
+    for refused in (refused_first, not refused_first):
+        faulty.fail("put", stored=not refused, refused=refused)
+    faulty.fail("head")
+    hooked.before("head", lambda: [others.save(*PLACE, number) for number in (3, 4)])
+    with pytest.raises(StoreUnavailableError, match="may have been stored and replaced since"):
+        states_on(faulty).save_if_version(*PLACE, 2, version)
+
+
+def test_refusals_alone_leave_no_doubt_about_the_outcome(faulty, others):
+    version = others.save(*PLACE, 1)
+    faulty.fail("put", refused=True, times=10)
+    with pytest.raises(StoreUnavailableError) as caught:
+        states_on(faulty).save_if_version(*PLACE, 2, version)
+    assert "may have been stored" not in str(caught.value)
+    assert others.get_versioned(*PLACE, int) == (1, version)
+
+
 def test_what_vanished_after_a_lost_answer_can_not_be_told_either(memory, others):
     version = others.save(*PLACE, 1)
     hooked = HookedObjectStore(memory)

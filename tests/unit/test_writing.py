@@ -31,6 +31,7 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.wrappers import FaultyObjectStore, InjectedError, RecordingObjectStore, WrapperObjectStore
+from transcript_backends.events import AgentMessage, GitHubRepositoryResource, Secret, SessionUpdated
 from transcript_backends.forks import tell_after_fork
 
 AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
@@ -180,6 +181,52 @@ def test_what_is_no_entry_is_refused_and_nothing_is_taken(entry):
         with pytest.raises(InvalidSegmentError):
             writer.append(entry)
         assert writer.append({}) == 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not ready"), KeyError("role"), KeyboardInterrupt()], ids=repr)
+def test_what_an_entry_raises_while_it_is_written_is_raised_and_nothing_is_taken(tmp_path, error):
+    class Entry:
+        def to_line(self):
+            raise error
+
+    setup = make()
+    with setup.store.writer(REF, spool_dir=str(tmp_path)) as writer:
+        with pytest.raises(type(error)) as caught:
+            writer.append(Entry())
+        assert caught.value is error
+        assert writer.state == (0, 0, None)
+        assert writer.append({"n": 0}) == 0
+    assert [record.json() for record in setup.store.records(REF)] == [{"n": 0}]
+
+
+TOKEN = "ghp_0123456789"
+REPOSITORY = GitHubRepositoryResource(url="https://example.org/a", authorization_token=Secret(TOKEN))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        AgentMessage(unknown={"content": [Secret(TOKEN)]}),
+        SessionUpdated(unknown={"authorization_token": Secret(TOKEN)}),
+        SessionUpdated(unknown={"resources": [REPOSITORY]}),
+        {"resource": REPOSITORY},
+        {"token": Secret(TOKEN)},
+        Message("user", Secret(TOKEN)),
+        Secret(TOKEN),
+    ],
+)
+def test_a_secret_is_never_written_down(tmp_path, entry):
+    setup = make()
+    with setup.store.writer(REF, spool_dir=str(tmp_path), **AT_HAND) as writer:
+        with pytest.raises(InvalidSegmentError, match="can't be written as JSON") as caught:
+            writer.append(entry)
+        assert TOKEN not in str(caught.value) + str(caught.value.__cause__)
+        writer.append(REPOSITORY)  # which leaves it out by itself
+        journals = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    stored = b"".join(map(setup.body, setup.keys()))
+    for written in (journals, stored):
+        assert b"https://example.org/a" in written
+        assert TOKEN.encode() not in written
 
 
 # --- outages ----------------------------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def _classify_answer(error: HttpResponseError) -> Failure:
         meaning = Meaning.TRY_AGAIN
     if meaning is None:
         meaning = Meaning.OTHER if code else Meaning.NO_ANSWER  # the service names each of its errors
-    return Failure(meaning, detail)
+    return Failure(meaning, detail, refused=status == 429)
 
 
 def member(answer: Mapping[str, Any], name: str) -> Any:

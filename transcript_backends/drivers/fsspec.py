@@ -116,10 +116,10 @@ class FsspecObjectStore:
         with self._asking() as fs:
             return Head(object_info(key, fs.info(self._at(key))), {})
 
-    def _read_block(self, key: str, start: int, end: int) -> bytes:
-        """The bytes of a range, all of them."""
+    def _read_block(self, key: str, start: int, end: int, *, is_last: bool) -> bytes:
+        """The bytes of a range, all of them; where they are the file's last, one more is asked for: it may have grown."""
         with self._asking() as fs:
-            block: bytes = fs.cat_file(self._at(key), start=start, end=end)
+            block: bytes = fs.cat_file(self._at(key), start=start, end=end + is_last)
         if len(block) != end - start:
             raise RefusedError(Meaning.TRY_AGAIN, f"{len(block)} bytes came in place of {end - start}")
         return block
@@ -251,7 +251,8 @@ class _Blocks:
     def _fetch(self) -> None:
         end = min(self._position + _BLOCK_BYTES, self._stop)
         if end > self._position:
-            self._block = io.BytesIO(self._driver._read_block(self._info.key, self._position, end))
+            block = self._driver._read_block(self._info.key, self._position, end, is_last=end == self._info.size)
+            self._block = io.BytesIO(block)
             self._position = end
 
     def read(self, size: int, /) -> bytes:

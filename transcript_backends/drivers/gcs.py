@@ -77,7 +77,6 @@ _MEANINGS = {
     408: Meaning.TRY_AGAIN,
     409: Meaning.TRY_AGAIN,  # another change of the same object was under way
     412: Meaning.PRECONDITION,
-    429: Meaning.TRY_AGAIN,
     501: Meaning.UNSUPPORTED,
 }
 _TOO_FAST = {"rateLimitExceeded", "userRateLimitExceeded"}  # also with status 403
@@ -318,8 +317,8 @@ def _classify_answer(error: sdk.GoogleAPICallError) -> Failure:
     meaning = _MEANINGS.get(status) or (Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER)
     if status < 400:
         meaning = Meaning.NO_ANSWER
-    elif status == 403 and _TOO_FAST.intersection(reasons):
-        meaning = Meaning.TRY_AGAIN
+    elif status == 429 or (status == 403 and _TOO_FAST.intersection(reasons)):
+        return Failure(Meaning.TRY_AGAIN, detail, refused=True)
     elif status == 401 and "required" in reasons:
         meaning = Meaning.DENIED  # nobody in particular asked, so there is nothing to renew
     elif status == 400 and {"required", "userProjectMissing"}.intersection(reasons):

@@ -23,6 +23,7 @@ from transcript_backends.drivers.walks import Walks
 
 _ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = ".tmp-"
+_PLAIN_SECONDS = 1.0  # a link that comes in this time is as one that comes between a look and the use of what was seen
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -51,9 +52,10 @@ class LocalObjectStore:
     def __init__(self, directory: str) -> None:
         _make(directory)
         self.location = f"file://{directory}"
-        self.capabilities = Capabilities()
+        self.capabilities = Capabilities(parallel=1)
         self._root = os.path.realpath(directory)
         self._walks = Walks(lambda prefix, after: _walk(os.path.dirname(self._path(prefix + "any")), prefix, after))
+        self._plain: tuple[str, float] = "", 0.0  # a directory no link leads to, and when that was seen
         self._settled: set[str] = set()  # directories whose own entries are known to be on disk
 
     # --- write --------------------------------------------------------------------------------------------------------
@@ -88,7 +90,8 @@ class LocalObjectStore:
             if mode == "create":
                 _link_durably(temporary, target)
             elif mode == "overwrite":
-                os.replace(temporary, target)
+                with _locked(directory):  # not between the look and the replacement of another
+                    os.replace(temporary, target)
             else:
                 version = self._replace(directory, temporary, target, mode)
         finally:
@@ -170,8 +173,11 @@ class LocalObjectStore:
         if not all(parts) or "." in parts or ".." in parts or "\0" in key:
             raise _Refused(f"{key!r} has an empty, '.' or '..' segment")
         directory = os.path.join(self._root, *parts[:-1])
-        if os.path.realpath(directory) != directory:
-            raise _Refused(f"{key!r} leads through a symbolic link")
+        seen, at = self._plain
+        if seen != directory or time.monotonic() - at > _PLAIN_SECONDS:
+            if os.path.realpath(directory) != directory:
+                raise _Refused(f"{key!r} leads through a symbolic link")
+            self._plain = directory, time.monotonic()
         return os.path.join(directory, parts[-1])
 
     def classify(self, error: Exception) -> Failure | None:

@@ -95,6 +95,7 @@ _MEANINGS = {
     "ThrottlingException": Meaning.TRY_AGAIN,
     "NotImplemented": Meaning.UNSUPPORTED,
 }
+_REFUSED = ("ConditionalRequestConflict", "OperationAborted")
 _MEANINGS_BY_STATUS = {
     401: Meaning.DENIED,
     403: Meaning.DENIED,
@@ -345,7 +346,7 @@ def _classify_answer(error: sdk.ClientError) -> Failure:
         meaning = Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER
     if status == 404 and code not in _MEANINGS and error.operation_name not in ("GetObject", "HeadObject", "DeleteObject"):
         meaning = Meaning.NO_ANSWER  # no object was asked for, and S3 would have named the bucket
-    return Failure(meaning, detail)
+    return Failure(meaning, detail, refused=status == 429 or code in _REFUSED)
 
 
 def _is_directory_bucket(bucket: str) -> bool:

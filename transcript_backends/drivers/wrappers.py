@@ -101,9 +101,9 @@ class LatencyObjectStore(WrapperObjectStore):
 class InjectedError(Exception):
     """A fault put in on purpose."""
 
-    def __init__(self, meaning: Meaning) -> None:
+    def __init__(self, meaning: Meaning, *, refused: bool = False) -> None:
         super().__init__(meaning)
-        self.meaning = meaning
+        self.meaning, self.refused = meaning, refused
 
 
 class FaultyObjectStore(WrapperObjectStore):
@@ -111,30 +111,37 @@ class FaultyObjectStore(WrapperObjectStore):
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
-        self._faults: dict[Operation, deque[tuple[Meaning | None, bool]]] = {}
+        self._faults: dict[Operation, deque[tuple[Meaning | None, bool, bool]]] = {}
         self._lock = threading.Lock()
 
     def fail(
-        self, operation: Operation, meaning: Meaning | None = Meaning.TRY_AGAIN, *, stored: bool = False, times: int = 1
+        self,
+        operation: Operation,
+        meaning: Meaning | None = Meaning.TRY_AGAIN,
+        *,
+        stored: bool = False,
+        refused: bool = False,
+        times: int = 1,
     ) -> None:
-        """Fail the next ``times`` requests of an operation; with ``stored`` the request is carried out and its answer lost.
+        """Fail the next ``times`` requests of an operation.
 
+        With ``stored`` the request is carried out and its answer lost; with ``refused`` the answer says that nothing was done.
         A ``meaning`` of None lets a request pass: for failing a later one.
         """
         with self._lock:
-            self._faults.setdefault(operation, deque()).extend([(meaning, stored)] * times)
+            self._faults.setdefault(operation, deque()).extend([(meaning, stored, refused)] * times)
 
     def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
         with self._lock:
             planned = self._faults.get(operation)
-            meaning, stored = planned.popleft() if planned else (None, False)
+            meaning, stored, refused = planned.popleft() if planned else (None, False, False)
         if meaning is None:
             return super()._around(operation, key, request)
         if stored:
             super()._around(operation, key, request)
-        raise InjectedError(meaning)
+        raise InjectedError(meaning, refused=refused)
 
     def classify(self, error: Exception) -> Failure | None:
         if isinstance(error, InjectedError):
-            return Failure(error.meaning, f"injected: {error.meaning.value}")
+            return Failure(error.meaning, f"injected: {error.meaning.value}", error.refused)
         return super().classify(error)
