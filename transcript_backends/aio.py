@@ -59,7 +59,7 @@ __all__ = [
     "open_store",
 ]
 
-_THREADS = 40
+_THREADS = 16
 _LONG = 64 * 1024  # characters
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
-from queue import SimpleQueue
 from typing import Any, BinaryIO, Generic, Literal, TypeVar, cast
 
 from transcript_backends import errors
@@ -24,6 +23,7 @@ from transcript_backends.clock import Clock, SystemClock
 from transcript_backends.drivers.driver import Body, Failure, IfMatch, Meaning, ObjectInfo, ObjectStore, PutMode
 from transcript_backends.forks import tell_after_fork
 from transcript_backends.hashing import sha256
+from transcript_backends.slots import Slots
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -140,9 +140,9 @@ class Container:
         return self._parallel or self.driver.capabilities.parallel
 
     @cached_property
-    def _slots(self) -> _Slots:
+    def _slots(self) -> Slots:
         """For the calls under way. Made when first needed, since what a driver can do may depend on its client."""
-        return _Slots(self.driver.capabilities.concurrency)
+        return Slots(self.driver.capabilities.concurrency)
 
     # --- create -------------------------------------------------------------------------------------------------------
 
@@ -530,21 +530,6 @@ class Container:
     def _place(self) -> str:
         details = self.driver.details
         return f"{self.driver.location} ({details})" if details else self.driver.location
-
-
-class _Slots:
-    """A semaphore; that of the standard library takes five times as long, and more where threads meet at it."""
-
-    def __init__(self, most: int) -> None:
-        self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(most):
-            self._free.put(None)
-
-    def __enter__(self) -> None:
-        self._free.get()
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._free.put(None)
 
 
 class _Tries:
