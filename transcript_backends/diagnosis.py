@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from transcript_backends.errors import TranscriptStoreError
 from transcript_backends.object_store import ObjectTranscriptStore
 from transcript_backends.refs import RuntimeContext, TranscriptRef
-from transcript_backends.registry import open_store
+from transcript_backends.registry import engine_of, open_store
 
 
 class Check(NamedTuple):
@@ -41,6 +41,8 @@ def diagnose(url: str | None = None, /, **options: Any) -> Iterator[Check]:
         return
     with store:
         yield Check("the store's URL", True, str(store))
+        if engine := engine_of(url, **options):
+            yield Check("engine", True, engine)
         yield from _try_all(_filled(store))
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from transcript_backends import urls
 from transcript_backends.container import Container, RetryPolicy
+from transcript_backends.drivers import engines
 from transcript_backends.drivers.driver import ObjectStore
 from transcript_backends.errors import AccessDeniedError, InvalidURLError, MissingExtraError, TranscriptStoreError
 from transcript_backends.object_store import ObjectTranscriptStore
@@ -34,11 +35,13 @@ class Backend(NamedTuple):
         open: makes the driver from a parsed URL and its settings by canonical name.
         settings: what it takes besides the common settings.
         shared: whether another process that opens the same URL finds the same objects.
+        engine: says which of several clients serves a URL and its settings, and why; None where there is only one.
     """
 
     open: Callable[[StoreURL, Mapping[str, Any]], ObjectStore]
     settings: tuple[Setting, ...] = ()
     shared: bool = True
+    engine: Callable[[StoreURL, Mapping[str, Any]], str] | None = None
 
 
 def _local() -> Backend:
@@ -55,17 +58,25 @@ def _memory() -> Backend:
 
 def _s3() -> Backend:
     s3 = _import_extra("transcript_backends.drivers.s3", extra="s3", package="boto3")
-    return Backend(s3.open_url, s3.SETTINGS)
+    return _with_engines(s3, engines.S3)
 
 
 def _gcs() -> Backend:
     gcs = _import_extra("transcript_backends.drivers.gcs", extra="gcs", package="google-cloud-storage")
-    return Backend(gcs.open_url, gcs.SETTINGS)
+    return _with_engines(gcs, engines.GCS)
 
 
 def _azure() -> Backend:
     azure = _import_extra("transcript_backends.drivers.azure", extra="azure", package="azure-storage-blob")
-    return Backend(azure.open_url, azure.SETTINGS)
+    return _with_engines(azure, engines.AZURE)
+
+
+def _with_engines(sdk: Any, cloud: engines.Cloud) -> Backend:
+    def engine(url: StoreURL, settings: Mapping[str, Any]) -> str:
+        choice = engines.choose(cloud, url, settings, os.environ)
+        return f"{choice.engine}, since {choice.reason}"
+
+    return Backend(engines.opener(cloud, sdk.open_url, os.environ), (*sdk.SETTINGS, engines.ENGINE), engine=engine)
 
 
 def _fsspec(scheme: str) -> Backend:
@@ -167,12 +178,8 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
         MissingExtraError: the backend's package is not installed.
         AccessDeniedError: a directory can't be made.
     """
-    if url is None:
-        url = os.environ.get(URL_VARIABLE) or default_url()
-    parsed = urls.parse(url)
-    backend = find_backend(parsed.scheme)
-    known = (*COMMON_SETTINGS, *backend.settings)
-    settings = urls.settings(parsed, options, known, os.environ)
+    url = url if url is not None else _configured_url()
+    parsed, backend, settings = _understood(url, options)
     try:
         driver = backend.open(parsed, settings)
     except OSError as error:
@@ -195,10 +202,31 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
         clock=settings.get("clock"),
         conditional_writes=settings.get("conditional_writes", "on"),
     )
-    private = {each.name for each in known if each.secret or each.kind == "object"}
+    private = {each.name for each in (*COMMON_SETTINGS, *backend.settings) if each.secret or each.kind == "object"}
     portable = backend.shared and not private & settings.keys()
     reopen = (_open_again, (url, options)) if portable else None
     return ObjectTranscriptStore(container, parsed.root, reopen=reopen)
+
+
+def engine_of(url: str | None = None, /, **options: Any) -> str:
+    """Which client serves such a store, and why; empty where there is only one. Nothing is opened.
+
+    Args:
+        url: as for `open_store`.
+        **options: as for `open_store`.
+    """
+    parsed, backend, settings = _understood(url if url is not None else _configured_url(), options)
+    return backend.engine(parsed, settings) if backend.engine else ""
+
+
+def _configured_url() -> str:
+    return os.environ.get(URL_VARIABLE) or default_url()
+
+
+def _understood(url: str, options: Mapping[str, Any]) -> tuple[StoreURL, Backend, dict[str, Any]]:
+    parsed = urls.parse(url)
+    backend = find_backend(parsed.scheme)
+    return parsed, backend, urls.settings(parsed, options, (*COMMON_SETTINGS, *backend.settings), os.environ)
 
 
 def _open_again(url: str, options: Mapping[str, Any]) -> ObjectTranscriptStore:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from azure.storage.blob import generate_container_sas
+from contract.grid import TwoEngineStoreContract, driver_on
 from localstack_servers import Server
 
 from transcript_backends import (
@@ -21,32 +22,28 @@ from transcript_backends import (
     TranscriptRef,
     open_store,
 )
-from transcript_backends.drivers.azure import SETTINGS, open_url
 from transcript_backends.drivers.driver import ObjectStore
-from transcript_backends.testing import DriverContract, SharedStoreContract, StoreContract
-from transcript_backends.urls import parse, settings
+from transcript_backends.testing import DriverContract, SharedStoreContract
 
 
 class TestAzureDriver(DriverContract):
     @pytest.fixture
-    def driver(self, azurite_server: Server) -> Iterator[ObjectStore]:
-        url = parse(azurite_server.url())
-        driver = open_url(url, settings(url, {}, SETTINGS, {}))
-        yield driver
-        driver.close()
+    def driver(self, azurite_server: Server, engine: str) -> Iterator[ObjectStore]:
+        with driver_on(azurite_server, engine) as driver:
+            yield driver
 
 
-class TestAzureStore(StoreContract):
+class TestAzureStore(TwoEngineStoreContract):
     @pytest.fixture
-    def store(self, azurite_server: Server, prefix: str) -> Iterator[ObjectTranscriptStore]:
-        with open_store(azurite_server.new_bucket().url(prefix)) as store:
+    def store(self, azurite_server: Server, prefix: str, engine: str) -> Iterator[ObjectTranscriptStore]:
+        with open_store(azurite_server.new_bucket().url(prefix), engine=engine) as store:
             yield store
 
 
 class TestSharedAzureStore(SharedStoreContract):
     @pytest.fixture
-    def store_url(self, azurite_server: Server) -> str:
-        return azurite_server.new_bucket().url("shared")
+    def store_url(self, azurite_server: Server, engine: str) -> str:
+        return f"{azurite_server.new_bucket().url('shared')}&engine={engine}"
 
 
 # --- ways to be let in, which only a server that checks signatures can show --------------------------------------------
@@ -79,13 +76,13 @@ def use_all_of(store: ObjectTranscriptStore) -> None:
     assert store.delete(REF, purge=True).deleted > 0
 
 
-def test_a_sas_for_the_container_is_enough_for_all_a_store_does(azurite_server: Server) -> None:
+def test_a_sas_for_the_container_is_enough_for_all_a_store_does(azurite_server: Server, engine: str) -> None:
     server = azurite_server.new_bucket()
-    with open_store(server.url("p"), sas_token=f"?{sas(server, 'rcwdl')}") as store:
+    with open_store(server.url("p"), engine=engine, sas_token=f"?{sas(server, 'rcwdl')}") as store:
         use_all_of(store)
 
 
-def test_a_connection_string_is_enough_too(azurite_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_string_is_enough_too(azurite_server: Server, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     server = azurite_server.new_bucket()
     for text in (
         f"BlobEndpoint={server.endpoint}/;SharedAccessSignature={sas(server, 'rcwdl')}",
@@ -94,15 +91,15 @@ def test_a_connection_string_is_enough_too(azurite_server: Server, monkeypatch: 
         ),
     ):
         monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", text)
-        with open_store(f"az://{server.bucket}/p") as store:
+        with open_store(f"az://{server.bucket}/p", engine=engine) as store:
             use_all_of(store)
 
 
-def test_a_reader_may_have_a_sas_to_read_and_list_and_is_refused_the_rest(azurite_server: Server) -> None:
+def test_a_reader_may_have_a_sas_to_read_and_list_and_is_refused_the_rest(azurite_server: Server, engine: str) -> None:
     server = azurite_server.new_bucket()
     with open_store(server.url("p")) as store:
         store.append_segment(REF, 0, 0, "w", b"{}\n")
-    with open_store(server.url("p"), sas_token=sas(server, "rl")) as store:
+    with open_store(server.url("p"), engine=engine, sas_token=sas(server, "rl")) as store:
         assert [record.seq for record in store.records(REF)] == [0]
         assert list(store.list_refs()) == [REF]
         for call in (lambda: store.append_segment(REF, 1, 1, "w", b"{}\n"), lambda: store.delete(REF)):
@@ -113,16 +110,16 @@ def test_a_reader_may_have_a_sas_to_read_and_list_and_is_refused_the_rest(azurit
 @pytest.mark.parametrize(
     "options", [{"account_key": "d3Jvbmc="}, {"anon": True}, {"sas_token": None}], ids=["key", "anon", "SAS"]
 )
-def test_who_is_not_let_in_is_told_so(azurite_server: Server, options: dict[str, object]) -> None:
+def test_who_is_not_let_in_is_told_so(azurite_server: Server, options: dict[str, object], engine: str) -> None:
     chosen = options if "sas_token" not in options else {"sas_token": sas(azurite_server, "rcwdl", hours=-1)}
-    with open_store(azurite_server.url("p"), **chosen) as store:
+    with open_store(azurite_server.url("p"), engine=engine, **chosen) as store:
         for call in (lambda: store.list_segments(REF), lambda: store.append_segment(REF, 0, 0, "w", b"{}\n")):
             with pytest.raises(AccessDeniedError, match="HTTP 403"):
                 call()
 
 
-def test_a_container_that_is_not_there_is_never_an_empty_transcript(azurite_server: Server) -> None:
-    with open_store(azurite_server._replace(bucket="nowhere").url("p")) as store:
+def test_a_container_that_is_not_there_is_never_an_empty_transcript(azurite_server: Server, engine: str) -> None:
+    with open_store(azurite_server._replace(bucket="nowhere").url("p"), engine=engine) as store:
         for call in (lambda: store.list_segments(REF), lambda: store.append_segment(REF, 0, 0, "w", b"{}\n")):
             with pytest.raises(ContainerNotFoundError, match="az://nowhere"):
                 call()

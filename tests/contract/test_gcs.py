@@ -5,32 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from contract.grid import driver_on
 from localstack_servers import Server
 
 from transcript_backends import ObjectTranscriptStore, open_store
 from transcript_backends.drivers.driver import ObjectStore
-from transcript_backends.drivers.gcs import SETTINGS, open_url
 from transcript_backends.testing import DriverContract, SharedStoreContract, StoreContract
-from transcript_backends.urls import parse, settings
 
 
 class TestGCSDriver(DriverContract):
     @pytest.fixture
     def driver(self, fake_gcs_server: Server) -> Iterator[ObjectStore]:
-        url = parse(fake_gcs_server.url())
-        driver = open_url(url, settings(url, {}, SETTINGS, {}))
-        yield driver
-        driver.close()
+        with driver_on(fake_gcs_server, "sdk") as driver:
+            yield driver
 
 
 class TestGCSStore(StoreContract):
     @pytest.fixture
     def store(self, fake_gcs_server: Server, prefix: str) -> Iterator[ObjectTranscriptStore]:
-        with open_store(fake_gcs_server.new_bucket().url(prefix)) as store:
+        with open_store(fake_gcs_server.new_bucket().url(prefix), engine="sdk") as store:
             yield store
 
 
 class TestSharedGCSStore(SharedStoreContract):
     @pytest.fixture
     def store_url(self, fake_gcs_server: Server) -> str:
-        return fake_gcs_server.new_bucket().url("shared")
+        return f"{fake_gcs_server.new_bucket().url('shared')}&engine=sdk"

@@ -13,37 +13,19 @@ from pathlib import Path
 
 import boto3
 import pytest
+from contract.grid import TwoEngineStoreContract, driver_on
 from localstack_servers import Server
 
 from transcript_backends import CompactionPolicy, ObjectTranscriptStore, TranscriptRef, open_store
 from transcript_backends.drivers.driver import ObjectStore
-from transcript_backends.drivers.s3 import SETTINGS, open_url
-from transcript_backends.testing import DriverContract, SharedStoreContract, StoreContract
-from transcript_backends.urls import parse, settings
-
-PREFIXES = {"bare": "", "prefixed": "root", "twice prefixed": "root/of-all"}
-LONG = {  # these take seconds, and a prefix changes nothing of what they show
-    "test_more_segments_than_a_page_are_all_seen_and_all_deleted",
-    "test_more_segments_than_a_page_are_seen_under_an_escaped_id",
-    "test_of_many_creators_of_one_segment_exactly_one_wins",
-    "test_writers_of_their_own_never_lose_a_line",
-    "test_many_compactors_and_writers_at_once_lose_nothing",
-}
-
-
-@contextlib.contextmanager
-def driver_on(server: Server) -> Iterator[ObjectStore]:
-    url = parse(server.url())
-    driver = open_url(url, settings(url, {}, SETTINGS, {}))
-    yield driver
-    driver.close()
+from transcript_backends.testing import DriverContract, SharedStoreContract
 
 
 class TestS3Driver(DriverContract):
     @pytest.fixture(scope="class", params=["moto_server", "localstack_server", "ministack_server"])
     @classmethod
-    def driver(cls, request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-        with driver_on(request.getfixturevalue(request.param)) as driver:
+    def driver(cls, request: pytest.FixtureRequest, engine: str) -> Iterator[ObjectStore]:
+        with driver_on(request.getfixturevalue(request.param), engine) as driver:
             yield driver
 
 
@@ -52,8 +34,8 @@ class TestSeaweedFSDriver(DriverContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def driver(cls, seaweedfs_server: Server) -> Iterator[ObjectStore]:
-        with driver_on(seaweedfs_server) as driver:
+    def driver(cls, seaweedfs_server: Server, engine: str) -> Iterator[ObjectStore]:
+        with driver_on(seaweedfs_server, engine) as driver:
             yield driver
 
     def test_of_sixteen_creators_of_one_key_exactly_one_wins(self, driver: ObjectStore, prefix: str) -> None:
@@ -61,60 +43,50 @@ class TestSeaweedFSDriver(DriverContract):
         self.test_of_many_creators_of_one_key_exactly_one_wins(driver, prefix)
 
 
-class S3StoreContract(StoreContract):
-    """On a store that all tests of a prefix share."""
-
-    rounds = 20  # the driver is raced for longer
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "prefix" in metafunc.fixturenames:
-            ids = list(PREFIXES)[-1 if metafunc.function.__name__ in LONG else 0 :]
-            metafunc.parametrize("prefix", [PREFIXES[each] for each in ids], ids=ids, scope="class")
-
-
-class TestMotoStore(S3StoreContract):
+class TestMotoStore(TwoEngineStoreContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, moto_server: Server, prefix: str) -> Iterator[ObjectTranscriptStore]:
-        with open_store(moto_server.new_bucket().url(prefix)) as store:
+    def store(cls, moto_server: Server, prefix: str, engine: str) -> Iterator[ObjectTranscriptStore]:
+        with open_store(moto_server.new_bucket().url(prefix), engine=engine) as store:
             yield store
 
 
-class TestMinistackStore(S3StoreContract):
+class TestMinistackStore(TwoEngineStoreContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, ministack_server: Server, prefix: str) -> Iterator[ObjectTranscriptStore]:
-        with open_store(ministack_server.new_bucket().url(prefix)) as store:
+    def store(cls, ministack_server: Server, prefix: str, engine: str) -> Iterator[ObjectTranscriptStore]:
+        with open_store(ministack_server.new_bucket().url(prefix), engine=engine) as store:
             yield store
 
 
-class TestLocalStackStore(S3StoreContract):
+class TestLocalStackStore(TwoEngineStoreContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, localstack_server: Server, prefix: str) -> Iterator[ObjectTranscriptStore]:
-        with open_store(localstack_server.new_bucket().url(prefix)) as store:
+    def store(cls, localstack_server: Server, prefix: str, engine: str) -> Iterator[ObjectTranscriptStore]:
+        with open_store(localstack_server.new_bucket().url(prefix), engine=engine) as store:
             yield store
 
     @pytest.mark.xfail(strict=True, reason="localstack#13745: later pages are wrong where keys hold a character to be encoded")
     def test_more_segments_than_a_page_are_seen_under_an_escaped_id(  # type: ignore[override]
-        self, localstack_server: Server, prefix: str, tenant: str
+        self, localstack_server: Server, prefix: str, tenant: str, engine: str
     ) -> None:
-        with open_store(localstack_server.new_bucket().url(prefix)) as store:  # its own: no other listing must meet these keys
+        url = localstack_server.new_bucket().url(prefix)  # its own: no other listing must meet these keys
+        with open_store(url, engine=engine) as store:
             super().test_more_segments_than_a_page_are_seen_under_an_escaped_id(store, tenant)
 
 
-class TestSeaweedFSStore(S3StoreContract):
+class TestSeaweedFSStore(TwoEngineStoreContract):
     rounds, creators = 8, 4
 
     @pytest.fixture(scope="class")
     @classmethod
-    def store(cls, seaweedfs_server: Server, prefix: str) -> Iterator[ObjectTranscriptStore]:
-        with open_store(seaweedfs_server.url(prefix)) as store:  # a bucket of one's own takes it many volumes
+    def store(cls, seaweedfs_server: Server, prefix: str, engine: str) -> Iterator[ObjectTranscriptStore]:
+        with open_store(seaweedfs_server.url(prefix), engine=engine) as store:  # a bucket of one's own takes it many volumes
             yield store
 
 
 class TestSharedS3Store(SharedStoreContract):
-    @pytest.fixture(params=["moto_server", "localstack_server", "ministack_server"])
+    @pytest.fixture(params=["moto_server-sdk", "moto_server-obstore", "localstack_server-obstore", "ministack_server-obstore"])
     def store_url(self, request: pytest.FixtureRequest) -> str:
         server: Server = request.getfixturevalue(request.param)
         return server.new_bucket().url("shared")
@@ -153,9 +125,11 @@ def stored(server: Server, prefix: str) -> list[str]:
         ("+ &", "=2B=20=26"),
     ],
 )
-def test_an_id_of_any_letters_is_stored_under_its_escape_encoded_once(server: Server, session: str, escaped: str) -> None:
+def test_an_id_of_any_letters_is_stored_under_its_escape_encoded_once(
+    server: Server, session: str, escaped: str, engine: str
+) -> None:
     ref = TranscriptRef("plain", "boto3", session)
-    with open_store(server.url("seen")) as store:
+    with open_store(server.url("seen"), engine=engine) as store:
         keys = [store.append_segment(ref, seq, seq, "w", b"{}") for seq in range(2)]
         assert stored(server, f"seen/plain/boto3/{escaped}/") == keys
         store.compact(ref, CompactionPolicy(full=True))
@@ -166,10 +140,10 @@ def test_an_id_of_any_letters_is_stored_under_its_escape_encoded_once(server: Se
 
 
 @pytest.mark.parametrize("server", ["moto_server", "localstack_server", "ministack_server"], indirect=True)
-def test_objects_are_stored_with_the_encryption_and_the_class_of_the_settings(server: Server) -> None:
+def test_objects_are_stored_with_the_encryption_and_the_class_of_the_settings(server: Server, engine: str) -> None:
     ref = TranscriptRef("settings", "boto3", "s")
     options = {"sse": "aws:kms", "sse_kms_key_id": "key-1", "bucket_key": True, "storage_class": "STANDARD_IA"}
-    with open_store(server.url("stored"), **options) as store, contextlib.closing(server.client()) as client:
+    with open_store(server.url("stored"), engine=engine, **options) as store, contextlib.closing(server.client()) as client:
         for seq in range(2):
             store.append_segment(ref, seq, seq, "w", b"{}")
         store.compact(ref, CompactionPolicy(full=True))
@@ -181,13 +155,17 @@ def test_objects_are_stored_with_the_encryption_and_the_class_of_the_settings(se
         store.delete(ref, purge=True)
 
 
-def test_a_role_is_assumed_where_the_server_gives_roles(moto_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_role_is_assumed_where_the_server_gives_roles(
+    moto_server: Server, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", moto_server.endpoint)
     ref = TranscriptRef("role", "boto3", "s")
-    with open_store(moto_server.url(), role_arn="arn:aws:iam::123456789012:role/any", external_id="tenant-7") as store:
+    role = {"role_arn": "arn:aws:iam::123456789012:role/any", "external_id": "tenant-7"}
+    with open_store(moto_server.url(), engine=engine, **role) as store:
         store.append_segment(ref, 0, 0, "w", b"{}")
         assert len(list(store.records(ref))) == 1
-        credentials = store._container.driver._shared.get()._request_signer._credentials
+        driver = store._container.driver
+        credentials = getattr(driver, "sdk", driver)._shared.get()._request_signer._credentials
         assert credentials.method == "assume-role"
         store.delete(ref, purge=True)
 

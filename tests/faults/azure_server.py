@@ -19,6 +19,7 @@ from xml.etree import ElementTree as Xml
 from xml.sax.saxutils import escape
 
 import pytest
+from faults.engines import check_engine
 from faults.scripted_server import Fault, Reply, Request, ScriptedServer, Serve
 from faults.setups import FakeClock
 
@@ -75,6 +76,8 @@ class AzureDialect:
     def name(self, request: Request) -> None:
         _, _, path = request.path[1:].partition("/")
         request.key = path.partition("/")[2]
+        if "range" in request.headers:  # the service takes either, and this one first
+            request.headers.setdefault("x-ms-range", request.headers["range"])
         request.kind = {"block": "PUT_BLOCK", "blocklist": "PUT_BLOCKS", "list": "LIST", "batch": "DELETE_MANY"}.get(
             request.query.get("comp", ""), request.method
         )
@@ -292,12 +295,12 @@ def a_tls_server(tmp_path: Path) -> Iterator[TLSAzureServer]:
 
 
 @pytest.fixture(name="open_azure")
-def an_opener(server: AzureServer, clock: FakeClock) -> Iterator[OpenAzure]:
+def an_opener(server: AzureServer, clock: FakeClock, engine: str) -> Iterator[OpenAzure]:
     """Opens ``az://container/p`` on the server; what is given is passed to `open_store`."""
     opened = []
 
     def open_azure(container: str = "container", **options: Any) -> ObjectTranscriptStore:
-        chosen = {"account_key": KEY_OF_ACCOUNT, "clock": clock, "endpoint_url": server.url, **options}
+        chosen = {"account_key": KEY_OF_ACCOUNT, "clock": clock, "endpoint_url": server.url, "engine": engine, **options}
         store = open_store(f"az://{container}/p", **chosen)
         opened.append(store)
         return store
@@ -308,9 +311,10 @@ def an_opener(server: AzureServer, clock: FakeClock) -> Iterator[OpenAzure]:
 
 
 @pytest.fixture(name="store")
-def a_store(open_azure: OpenAzure, server: AzureServer) -> ObjectTranscriptStore:
+def a_store(open_azure: OpenAzure, server: AzureServer, engine: str) -> ObjectTranscriptStore:
     """A store whose server has proved to honour conditions; nothing is stored, and the log is empty."""
     store = open_azure()
+    check_engine(store, engine)
     store._container.prove_create_only("p")
     server.objects.clear()
     server.log.clear()

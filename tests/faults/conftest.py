@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from faults.engines import HAS_OBSTORE, check_engine
 from faults.s3_server import S3Server
 from faults.setups import REF, FakeClock, OpenS3
 
 from transcript_backends import ObjectTranscriptStore, open_store
+
+collect_ignore = [] if HAS_OBSTORE else ["test_obstore.py"]
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +30,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
+def engine() -> str:
+    """The engine of what is opened; a module that is for both imports its own from `faults.engines`."""
+    return "sdk"
+
+
+@pytest.fixture
 def server() -> Iterator[S3Server]:
     server = S3Server()
     yield server
@@ -35,12 +44,13 @@ def server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def open_s3(server: S3Server, clock: FakeClock) -> Iterator[OpenS3]:
+def open_s3(server: S3Server, clock: FakeClock, engine: str) -> Iterator[OpenS3]:
     """Opens ``s3://bucket/p`` on the server; what is given is passed to `open_store`."""
     opened = []
 
     def open_s3(bucket: str = "bucket", **options: Any) -> ObjectTranscriptStore:
-        chosen = {"access_key_id": "AKIATEST", "secret_access_key": "secret", "region": "eu-test-1", "clock": clock, **options}
+        keys = {"access_key_id": "AKIATEST", "secret_access_key": "secret", "region": "eu-test-1"}
+        chosen = {**keys, "clock": clock, "engine": engine, **options}
         store = open_store(f"s3://{bucket}/p?endpoint_url={server.url}", **chosen)
         opened.append(store)
         return store
@@ -51,9 +61,10 @@ def open_s3(server: S3Server, clock: FakeClock) -> Iterator[OpenS3]:
 
 
 @pytest.fixture
-def store(open_s3: OpenS3, server: S3Server) -> ObjectTranscriptStore:
+def store(open_s3: OpenS3, server: S3Server, engine: str) -> ObjectTranscriptStore:
     """A store whose server has proved to honour conditions; nothing is stored, and the log is empty."""
     store = open_s3()
+    check_engine(store, engine)
     store.append_segment(REF, 0, 0, "prover", b"{}\n")
     server.objects.clear()
     server.log.clear()

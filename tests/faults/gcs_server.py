@@ -1,4 +1,6 @@
-"""As much of GCS's JSON API as the driver uses, for a `ScriptedServer`: generations, ranges, paged lists, batches, tokens.
+"""As much of GCS's APIs as the drivers use, for a `ScriptedServer`: generations, ranges, paged lists, batches, tokens.
+
+Objects can be put, read and looked at by the JSON API and by the XML API, whose paths are ``/bucket/key``.
 
 Kinds of request: PUT (an upload) GET (a download) HEAD (of an object's resource) LIST DELETE DELETE_MANY BUCKET TOKEN. The
 fixtures at the end are for the tests of faults, which import them.
@@ -20,6 +22,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from faults.engines import check_engine
 from faults.scripted_server import Fault, Reply, Request, ScriptedServer, Serve
 from faults.setups import FakeClock
 
@@ -80,6 +83,9 @@ class GCSDialect:
         _, _, request.key = request.path.partition("/o/")
         if request.path == "/token":
             request.kind = "TOKEN"
+        elif _is_xml(request):
+            request.key = request.path[1:].partition("/")[2]
+            request.kind = request.method
         elif request.path.startswith("/batch/"):
             request.kind = "DELETE_MANY"
         elif request.path.startswith("/upload/"):
@@ -93,7 +99,31 @@ class GCSDialect:
             request.kind = request.method
 
     def answer(self, request: Request) -> Reply:
+        if _is_xml(request):
+            return self._xml(request)
         reply: Reply = getattr(self, f"_{request.kind.lower()}")(request)
+        return reply
+
+    def _xml(self, request: Request) -> Reply:
+        """As of the XML API: conditions and facts in headers, errors with a code of their own."""
+        found = self.objects.get(request.key)
+        if request.path.partition("/")[2].partition("/")[0] != "bucket":
+            return xml_error(404, "NoSuchBucket")
+        if request.method == "PUT":
+            expected = request.headers.get("x-goog-if-generation-match")
+            if expected is not None and not self.ignore_conditions and expected != (found.generation if found else "0"):
+                return xml_error(412, "PreconditionFailed")
+            start = "x-goog-meta-"
+            sent = {name[len(start) :]: value for name, value in request.headers.items() if name.startswith(start)}
+            kept = self.store(request.key, request.body, {"metadata": sent, "contentType": request.headers["content-type"]})
+            return Reply(200, headers={"ETag": '"e"', "X-Goog-Generation": kept.generation})
+        if not found:
+            return xml_error(404, "NoSuchKey")
+        reply = self._get(request)
+        if reply.status == 416:
+            return xml_error(416, "InvalidRange")
+        sent = {f"X-Goog-Meta-{name}": value for name, value in found.facts.get("metadata", {}).items()}
+        reply.headers.update({"ETag": f'"{found.generation}"', **sent})
         return reply
 
     @staticmethod
@@ -131,7 +161,7 @@ class GCSDialect:
         return Reply(200, json.dumps(told).encode(), dict(_JSON))
 
     def _get(self, request: Request) -> Reply:
-        if missing := self._missing(request):
+        if not _is_xml(request) and (missing := self._missing(request)):
             return missing
         found = self.objects[request.key]
         body, encoding = found.body, found.facts.get("contentEncoding", "identity")
@@ -216,6 +246,15 @@ class GCSDialect:
         return lambda request, serve: self._delete_many(request, left_out=key)
 
 
+def _is_xml(request: Request) -> bool:
+    return not request.path.startswith(("/storage/", "/upload/", "/batch/", "/token"))
+
+
+def xml_error(status: int, code: str) -> Reply:
+    body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>scripted</Message></Error>"
+    return Reply(status, body.encode(), {"Content-Type": "application/xml; charset=UTF-8"})
+
+
 def _multipart(request: Request) -> list[Any]:
     kind = request.headers["content-type"].encode()
     return list(email.message_from_bytes(b"Content-Type: " + kind + b"\r\n\r\n" + request.body).get_payload())
@@ -234,6 +273,8 @@ def reply(status: int, reason: str = "", message: str = "scripted") -> Fault:
     """An error of GCS, by status and reason; the request has no effect. Without a reason it is plain text."""
 
     def fault(request: Request, serve: Serve) -> Reply:
+        if _is_xml(request) and reason:
+            return xml_error(status, reason[0].upper() + reason[1:])
         if not reason:
             return Reply(status, message.encode(), {"Content-Type": "text/plain"})
         return GCSDialect.error(status, reason, message)
@@ -298,12 +339,14 @@ def a_gcs_server(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[GCS
 
 
 @pytest.fixture(name="open_gcs")
-def an_opener(server: GCSServer, clock: FakeClock) -> Iterator[OpenGCS]:
+def an_opener(server: GCSServer, clock: FakeClock, engine: str) -> Iterator[OpenGCS]:
     """Opens ``gs://bucket/p`` on the server; what is given is passed to `open_store`."""
     opened = []
 
     def open_gcs(bucket: str = "bucket", **options: Any) -> ObjectTranscriptStore:
-        store = open_store(f"gs://{bucket}/p?endpoint_url={server.url}", **{"anon": True, "clock": clock, **options})
+        store = open_store(
+            f"gs://{bucket}/p?endpoint_url={server.url}", **{"anon": True, "clock": clock, "engine": engine, **options}
+        )
         opened.append(store)
         return store
 
@@ -313,9 +356,10 @@ def an_opener(server: GCSServer, clock: FakeClock) -> Iterator[OpenGCS]:
 
 
 @pytest.fixture(name="store")
-def a_store(open_gcs: OpenGCS, server: GCSServer) -> ObjectTranscriptStore:
+def a_store(open_gcs: OpenGCS, server: GCSServer, engine: str) -> ObjectTranscriptStore:
     """A store whose server has proved to honour conditions; nothing is stored, and the log is empty."""
     store = open_gcs()
+    check_engine(store, engine)
     store._container.prove_create_only("p")
     server.objects.clear()
     server.log.clear()

@@ -145,8 +145,12 @@ class ScriptedServer:
         return fault
 
     def kinds(self) -> list[str]:
-        """The kinds of all requests so far, in order."""
-        return [each.kind for each in self.log]
+        """The kinds of all requests so far, in order. A head that was refused to obstore and then asked by an SDK is one."""
+        return [
+            each.kind
+            for before, each in zip([None, *self.log], self.log, strict=False)
+            if not (before and before.kind == each.kind == "HEAD" and _agent(before) == "transcript-backends" != _agent(each))
+        ]
 
     def requests(self, kind: str) -> list[Request]:
         return [each for each in self.log if each.kind == kind]
@@ -169,6 +173,10 @@ class ScriptedServer:
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
+
+
+def _agent(request: Request) -> str:
+    return request.headers.get("user-agent", "")
 
 
 class _HTTPServer(ThreadingHTTPServer):

@@ -23,6 +23,7 @@ from faults.azure_server import (  # noqa: F401 - fixtures
     with_status,
     without_an_account,
 )
+from faults.engines import sdk_and_auto  # noqa: F401
 from faults.scripted_server import (
     BROKEN_HTML,
     XHTML,
@@ -132,6 +133,7 @@ def test_a_page_as_answer_to_put_is_not_taken_for_success(
     assert stored(server) == {KEY: LINE}
 
 
+@pytest.mark.parametrize("engine", ["sdk"])  # obstore takes either, where an ETag comes with it
 def test_a_put_answered_200_where_201_is_due_is_looked_into(store: ObjectTranscriptStore, server: AzureServer) -> None:
     server.next("PUT", with_status(200))
     append(store)
@@ -436,7 +438,7 @@ def test_a_refused_look_leaves_the_outcome_unknown_and_says_so(
 
 
 def test_a_key_that_is_no_key_is_an_access_error_without_a_request(open_azure: OpenAzure, server: AzureServer) -> None:
-    with pytest.raises(AccessDeniedError, match="no usable Azure credentials"):
+    with pytest.raises(AccessDeniedError, match=r"no usable (Azure )?credentials"):
         append(open_azure(account_key="not base64"))
     assert server.kinds() == []
 

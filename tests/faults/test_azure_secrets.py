@@ -23,6 +23,7 @@ from faults.azure_server import (  # noqa: F401 - fixtures
     reply,
     without_an_account,
 )
+from faults.engines import sdk_and_auto  # noqa: F401
 from faults.scripted_server import BROKEN_HTML, Fault, drop_before_storing, html, truncated
 from faults.setups import REF, FakeClock
 

@@ -8,6 +8,7 @@ import os
 import tracemalloc
 
 import pytest
+from faults.engines import sdk_and_obstore  # noqa: F401
 from faults.gcs_server import (  # noqa: F401 - fixtures
     GCSServer,
     OpenGCS,
@@ -40,11 +41,11 @@ def filled(store: ObjectTranscriptStore, server: GCSServer) -> ObjectTranscriptS
     return store
 
 
-def test_a_whole_segment_is_one_request(filled: ObjectTranscriptStore, server: GCSServer) -> None:
+def test_a_whole_segment_is_one_request(filled: ObjectTranscriptStore, server: GCSServer, engine: str) -> None:
     with filled.read_segment(KEY) as stream:
         assert stream.read() == BODY
     assert server.kinds() == ["GET"]
-    assert "range" not in server.log[0].headers
+    assert server.log[0].headers.get("range") == (None if engine == "sdk" else "bytes=0-")
 
 
 @pytest.mark.parametrize("cuts", [[100_000], [0], [1, 1, 1], [200_000, 99_999]])
@@ -132,6 +133,8 @@ NO_DOWNLOADS = {
     "no generation": with_headers(X_Goog_Generation=None),
     "no time": with_headers(Last_Modified=None),
     "a time of another kind": with_headers(Last_Modified="yesterday"),
+}
+OTHER_LENGTHS = {
     "a length of its own": with_headers(X_Goog_Stored_Content_Length="300001"),
     "no number": with_headers(X_Goog_Stored_Content_Length="many"),
 }
@@ -147,6 +150,18 @@ def test_a_success_without_the_facts_of_an_object_is_no_segment(
     gc.collect()
 
 
+@pytest.mark.parametrize("engine", ["sdk"])  # obstore goes by the range
+@pytest.mark.parametrize("fault", OTHER_LENGTHS.values(), ids=OTHER_LENGTHS)
+def test_a_body_of_another_length_than_was_stored_is_no_segment(
+    filled: ObjectTranscriptStore, server: GCSServer, fault: Fault
+) -> None:
+    server.always("GET", fault)
+    with pytest.raises(UnexpectedResponseError):
+        filled.read_segment(KEY)
+    gc.collect()
+
+
+@pytest.mark.parametrize("engine", ["sdk"])  # obstore goes by the range
 def test_a_length_that_promises_more_than_comes_is_an_error_and_never_an_early_end(
     filled: ObjectTranscriptStore, server: GCSServer
 ) -> None:
@@ -273,8 +288,8 @@ def test_a_large_object_is_received_in_little_memory(store: ObjectTranscriptStor
             tracemalloc.stop()
 
 
-def test_an_empty_segment_is_read_without_a_range(filled: ObjectTranscriptStore, server: GCSServer) -> None:
+def test_an_empty_segment_is_an_empty_body(filled: ObjectTranscriptStore, server: GCSServer, engine: str) -> None:
     server.dialect.store(KEY, b"")
     with filled.read_segment(KEY) as stream:
         assert stream.read() == b""
-    assert server.kinds() == ["GET"]
+    assert server.kinds() == (["GET"] if engine == "sdk" else ["GET", "HEAD"])

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+from faults.engines import sdk_and_auto  # noqa: F401
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import BROKEN_HTML, Fault, drop_before_storing, html, truncated
 from faults.setups import REF, OpenS3

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from faults.engines import sdk_and_auto  # noqa: F401
 from faults.s3_server import S3Server, reply
 from faults.scripted_server import BROKEN_HTML, Reply, Request, Serve, html
 from faults.setups import KEY, REF, OpenS3
@@ -213,6 +214,7 @@ def test_a_session_without_a_name_is_named_for_this_package_and_without_an_exter
     assert "ExternalId" not in sent
 
 
+@pytest.mark.parametrize("engine", ["sdk"])  # obstore asks no more than ten times a second
 def test_the_role_is_assumed_anew_before_its_credentials_expire(open_s3: OpenS3, sts: S3Server) -> None:
     sts.dialect.credentials_live = timedelta(minutes=5)  # less than botocore keeps in hand
     store = open_s3(role_arn=ROLE)
@@ -317,19 +319,23 @@ def test_a_bucket_in_another_region_is_followed_where_the_answer_names_it(
     store: ObjectTranscriptStore, server: S3Server, region: str | None
 ) -> None:
     def redirect(request: Request, serve: Serve) -> Reply:
+        if region and f"/{region}/" in request.headers["authorization"]:
+            return serve()
         answer = server.dialect.error(301, "PermanentRedirect")
         if region:
             answer.headers["x-amz-bucket-region"] = region
         return answer
 
-    server.next("PUT", redirect)
+    server.always("PUT", redirect)
     if region is None:
         with pytest.raises(TranscriptStoreError, match="the bucket is in another region"):
             store.append_segment(REF, 0, 0, "w", LINE)
         return
-    store.append_segment(REF, 0, 0, "w", LINE)
+    for seq in range(3):
+        store.append_segment(REF, seq, seq, "w", LINE)
     regions = [each.headers["authorization"].split("/")[2] for each in server.requests("PUT")]
-    assert regions == ["eu-test-1", "eu-other-1"]
+    assert regions[-3:] == ["eu-other-1"] * 3
+    assert len(regions) <= 5
     assert KEY in server.objects
 
 
@@ -354,7 +360,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     file = tmp_path_factory.mktemp("tls") / "authority.pem"

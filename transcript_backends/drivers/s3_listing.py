@@ -23,7 +23,7 @@ LISTED = "Listed"  # beside the members of an answer: what was found in it
 _ENTRY = re.compile(
     "<Contents><Key>([^<&]+)</Key>"
     r"<LastModified>([0-9-]{10}T[0-9:]{8}(?:\.[0-9]{3})?)Z</LastModified>"
-    "<ETag>(?:&quot;|&#34;|\")?([0-9A-Za-z-]+)(?:&quot;|&#34;|\")?</ETag>"
+    '<ETag>(?:&quot;|&#34;|")?([0-9A-Za-z-]+)(?:&quot;|&#34;|")?</ETag>'
     "(?:<Checksum[A-Za-z]+>[^<]*</Checksum[A-Za-z]+>)*"
     "<Size>([0-9]+)</Size>"
     "(?:<Owner>(?:<[A-Za-z]+>[^<]*</[A-Za-z]+>)*</Owner>|<[A-Za-z]+>[^<]*</[A-Za-z]+>)*</Contents>"
