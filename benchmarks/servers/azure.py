@@ -22,7 +22,7 @@ class Azure:
 
     def make(self, body: bytes, headers: bytes = b"") -> Stored:
         """An object as this service serves it."""
-        return Stored(body, headers + b"x-ms-blob-type: BlockBlob\r\n")
+        return Stored(body, headers + b"x-ms-blob-type: BlockBlob\r\n", '"0x{number:X}"')
 
     def answer(self, request: Request) -> Reply:
         name = request.path[1:].partition(b"/")[2]
@@ -87,7 +87,7 @@ def _entry(key: bytes, stored: Stored) -> bytes:
     modified = http_time(stored.seconds)
     return (
         b"<Blob><Name>%s</Name><Properties><Creation-Time>%s</Creation-Time><Last-Modified>%s</Last-Modified>"
-        b"<Etag>%x</Etag><Content-Length>%d</Content-Length><Content-Type>application/x-ndjson</Content-Type>"
+        b"<Etag>%s</Etag><Content-Length>%d</Content-Length><Content-Type>application/x-ndjson</Content-Type>"
         b"<BlobType>BlockBlob</BlobType><LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState>"
         b"</Properties><OrMetadata /></Blob>"
-    ) % (escape(key.decode()).encode(), modified, modified, stored.number, len(stored.body))
+    ) % (escape(key.decode()).encode(), modified, modified, stored.etag.strip(b'"'), len(stored.body))

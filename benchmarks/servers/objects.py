@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from bisect import bisect_left, bisect_right, insort
@@ -58,16 +59,18 @@ class Stored:
         entry: its part of a listing, once it was listed.
         facts: its metadata, where they are not headers.
         number: its version.
+        etag: in quotes; by default as S3's, by which clients see that it is S3 who answers.
         seconds: when it was stored.
     """
 
-    __slots__ = ("body", "entry", "facts", "headers", "number", "seconds")
+    __slots__ = ("body", "entry", "etag", "facts", "headers", "number", "seconds")
 
-    def __init__(self, body: bytes, headers: bytes = b"") -> None:
+    def __init__(self, body: bytes, headers: bytes = b"", etag: str = '"{md5}"') -> None:
         self.body = body
         self.facts: object = None
         self.number, self.seconds = next(_numbers), now()
-        self.headers = b'ETag: "%x"\r\nLast-Modified: %s\r\n%s' % (self.number, http_time(self.seconds), headers)
+        self.etag = etag.format(md5=hashlib.md5(body).hexdigest(), number=self.number).encode()
+        self.headers = b"ETag: %s\r\nLast-Modified: %s\r\n%s" % (self.etag, http_time(self.seconds), headers)
         self.entry = b""
 
 

@@ -89,6 +89,6 @@ class S3:
 def _entry(key: bytes, stored: Stored) -> bytes:
     modified = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(stored.seconds)).encode()
     return (
-        b'<Contents><Key>%s</Key><LastModified>%s</LastModified><ETag>"%x"</ETag><Size>%d</Size>'
+        b"<Contents><Key>%s</Key><LastModified>%s</LastModified><ETag>%s</ETag><Size>%d</Size>"
         b"<StorageClass>STANDARD</StorageClass></Contents>"
-    ) % (quote(key).encode(), modified, stored.number, len(stored.body))
+    ) % (quote(key).encode(), modified, stored.etag, len(stored.body))

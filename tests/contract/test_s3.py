@@ -86,7 +86,7 @@ class TestSeaweedFSStore(TwoEngineStoreContract):
 
 
 class TestSharedS3Store(SharedStoreContract):
-    @pytest.fixture(params=["moto_server-sdk", "moto_server-obstore", "localstack_server-obstore", "ministack_server-obstore"])
+    @pytest.fixture(params=["moto_server", "localstack_server", "ministack_server"])
     def store_url(self, request: pytest.FixtureRequest) -> str:
         server: Server = request.getfixturevalue(request.param)
         return server.new_bucket().url("shared")
