@@ -384,7 +384,8 @@ def main() -> None:
         for name, value in PROTOCOLS[server.protocol].environment.items():
             print(f"export {name}={value}")
         print(f"export TRANSCRIPT_STORE_URL='{server.url()}'\ntranscripts doctor\n\nCtrl-C stops it.", flush=True)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for each in (signal.SIGTERM, signal.SIGINT):  # which a shell's background jobs ignore
+            signal.signal(each, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
 

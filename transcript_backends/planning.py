@@ -169,8 +169,9 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
     if listing.being_deleted:
         return total
     nested = [(each, other) for each in listing.compacted for other in starting_inside(each, current)]
-    indexes = {each.key for pair in nested for each in pair if each.generation is not None}
-    total = total._replace(gets=len(indexes))  # these are looked at first, and each is fetched once
+    known = {each.name for pair in nested for each in pair if each.generation is not None}
+    total = total._replace(gets=len(known))  # these are looked at first, and each is fetched once
+    indexes = set(listing.indexes)
     orphans = len(listing.orphans)
     excluded, left = held_back(current, policy, now)
     blocked = excluded | left.keys()
@@ -180,15 +181,16 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
             sources = [each for part in unsettled.values() for each in part]
             total = total._replace(
                 # With indexes around whose segments were merged further, the look reads them all to see that they were.
-                gets=total.gets + (len(listing.indexes) + total.puts // 2) * bool(orphans),
+                gets=total.gets + (len(indexes - known) if orphans else 0),
                 lists=total.lists + _in_parts(objects, _PAGE),
                 deletes=total.deletes + _in_parts(len(sources), delete_batch),
             )
+            known |= indexes if orphans else set()
             objects -= len(sources)
             orphans += sum(each.generation is not None for each in sources)
             unsettled.clear()
             continue
-        compacted = {each.key for each in run if each.generation is not None}
+        compacted = {each.name for each in run if each.generation is not None}
         size = sum(each.size for each in run)
         writer_id = f"compacted-{listing.generation}-{total.puts:016x}"
         merged = SegmentInfo(
@@ -196,11 +198,12 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
         )
         total = total._replace(
             bytes_written=total.bytes_written + size,
-            gets=total.gets + len(run) + len(compacted - indexes),
+            gets=total.gets + len(run) + len(compacted - known),
             puts=total.puts + 2,
         )
         objects += 2  # while the sources are still there
-        indexes |= compacted
+        known |= compacted
+        indexes.add(merged.name)
         unsettled[merged.key] = run
         at = current.index(run[0])
         current[at : at + len(run)] = [merged]

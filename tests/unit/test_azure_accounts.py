@@ -194,7 +194,7 @@ def test_without_any_credential_azures_own_chain_is_asked(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     made = []
     monkeypatch.setattr("azure.identity.DefaultAzureCredential", lambda: made.append(1) or Tokens())
-    with open_store("az://con@acct") as store:
+    with open_store("az://con@acct", engine="sdk") as store:
         assert made == []
         store._container.driver._shared.get()
     assert made == [1]
