@@ -67,7 +67,9 @@ def test_what_is_sent_is_given_as_stored_with_new_ids(setup, log):
     assert len({event.id for event in sent}) == 2
     assert all(event.id.startswith("evt_") for event in sent)
     assert stored(setup)[1]["session_thread_id"] is None
-    assert log.list().events == sent
+    page = log.list()
+    assert [*page] == page.events == sent
+    assert (len(page), page[-1], page[:1]) == (2, sent[1], sent[:1])
 
 
 def test_sending_nothing_is_nothing(setup, log):

@@ -437,8 +437,9 @@ def test_sessions_are_listed_by_page_each_once(sessions):
     found, after = [], None
     for size in (3, 3, 1):
         page = sessions.list(after=after, limit=3)
-        assert len(page.sessions) == size
-        found += [session.id for session in page.sessions]
+        assert len(page) == size
+        assert [*page] == page.sessions
+        found += [session.id for session in page]
         after = page.after
     assert after is None
     assert found == sorted(made)

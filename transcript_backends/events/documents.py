@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar, overload
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -30,8 +31,9 @@ _Either = TypeVar("_Either", Session, Thread)
 Threads = list[Thread]
 
 
-class SessionPage(NamedTuple):
-    """Some sessions of a user.
+@dataclass(frozen=True)
+class SessionPage(Sequence[Session]):
+    """Some sessions of a user: a sequence of them, with what was seen on the way.
 
     Attributes:
         sessions: by id, which is by age where `Sessions` has made them.
@@ -42,6 +44,18 @@ class SessionPage(NamedTuple):
     sessions: list[Session]
     problems: dict[str, str]
     after: str | None
+
+    @overload
+    def __getitem__(self, place: int) -> Session: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Session]: ...
+
+    def __getitem__(self, place: int | slice) -> Session | list[Session]:
+        return self.sessions[place]
+
+    def __len__(self) -> int:
+        return len(self.sessions)
 
 
 class Sessions:

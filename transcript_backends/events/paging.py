@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Collection, Generator
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, overload
 
 import msgspec
 from msgspec import UNSET
@@ -106,8 +107,9 @@ class EventProblem(NamedTuple):
         return f"record {self.seq} of {self.writer_id}: {Fault(self.path, self.reason)}"
 
 
-class Page(NamedTuple):
-    """Some events of a log.
+@dataclass(frozen=True)
+class Page(Sequence[Event]):
+    """Some events of a log: a sequence of them, with what was seen on the way.
 
     Attributes:
         events: in the order that was asked for.
@@ -122,6 +124,18 @@ class Page(NamedTuple):
     has_more: bool
     after: str
     before: str | None
+
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Event]: ...
+
+    def __getitem__(self, place: int | slice) -> Event | list[Event]:
+        return self.events[place]
+
+    def __len__(self) -> int:
+        return len(self.events)
 
 
 class Ids:
