@@ -59,7 +59,7 @@ class Workload(NamedTuple):
 _OURS = ("sdk engine", "obstore engine")
 _HEDGED = ("sdk engine, hedged", "obstore engine, hedged")
 _HEDGING = ("obstore engine", "obstore engine, hedged")
-_S3 = (*_OURS, "boto3", "aiobotocore", "s3fs", "obstore")
+_S3 = (*_OURS, "boto3", "aiobotocore", "obstore")
 _NETWORK = (*_OURS, "boto3", "aiobotocore", "obstore")
 _GCS = (*_OURS, "google-cloud-storage", "obstore")
 _AZURE = (*_OURS, "azure-storage-blob", "obstore")
@@ -101,7 +101,7 @@ ALL = (
         "cold read of 1,000 segments of 4 KiB, in order",
         "segment",
         reading.plain,
-        (*_S3, "Strands", "raw sockets"),
+        (*_S3, "s3fs", "Strands", "raw sockets"),
         "boto3",
         remark=f"{_RAW} It reads known keys in any order.",
     ),

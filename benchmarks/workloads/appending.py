@@ -19,7 +19,7 @@ def one_at_a_time(bench: Bench) -> None:
 
 
 def many_at_once(bench: Bench) -> None:
-    _at_once(bench, bench.size(2000, 64))
+    _at_once(bench, bench.size(1500, 64))
 
 
 def half_as_many(bench: Bench) -> None:

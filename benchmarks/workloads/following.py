@@ -19,7 +19,7 @@ _POLL = 0.3  # seconds between two listings by hand; a follower's shortest
 
 def latency(bench: Bench) -> None:
     """One process, two clients; the clock of both is the same."""
-    count = bench.size(20, 3)
+    count = bench.size(12, 3)
     stored: list[float] = []
 
     def write() -> None:
