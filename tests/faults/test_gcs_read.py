@@ -259,11 +259,14 @@ def test_streams_closed_early_free_their_connections(open_gcs: OpenGCS, server: 
         assert stream.read() == BODY * 10
 
 
-def test_bodies_read_to_their_end_leave_their_connection_to_the_next(filled: ObjectTranscriptStore, server: GCSServer) -> None:
+def test_bodies_read_to_their_end_leave_their_connection_to_the_next(
+    filled: ObjectTranscriptStore, server: GCSServer, engine: str
+) -> None:
     for _ in range(20):
         with filled.read_segment(KEY) as stream:
             assert stream.read() == BODY
-    assert len({each.port for each in server.log}) == 1
+    most = 1 if engine == "sdk" else 5  # obstore puts a connection back a moment later, in a thread of its own
+    assert len({each.port for each in server.log}) <= most
 
 
 def test_records_stopped_early_free_their_connection(open_gcs: OpenGCS, server: GCSServer) -> None:
