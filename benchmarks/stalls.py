@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import time
+from typing import Any
 
 import localstack_servers
 
@@ -23,6 +24,7 @@ _TICK, _LONG = 0.005, 0.05  # seconds
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stalls", description=__doc__)
     parser.add_argument("--sessions", type=int, default=500)
+    parser.add_argument("--threads", type=int, default=8, help="of the store, for the event loop")
     parser.add_argument("--server", default="seaweedfs", choices=("seaweedfs", "ministack", "moto"))
     parser.add_argument("--no-freeze", action="store_true", help="leave the garbage collector as it is")
     arguments = parser.parse_args()
@@ -30,13 +32,14 @@ def main() -> None:
     print("| engine | seconds | median stall | p99 | largest | over 50 ms |\n| --- | ---: | ---: | ---: | ---: | ---: |")
     for engine in ("obstore", "sdk"):
         with localstack_servers.running(arguments.server) as server:
-            asyncio.run(_measure(server.url("stalls"), engine, arguments.sessions, freeze=not arguments.no_freeze))
+            options = {"engine": engine, "threads": arguments.threads}
+            asyncio.run(_measure(server.url("stalls"), options, arguments.sessions, freeze=not arguments.no_freeze))
 
 
-async def _measure(url: str, engine: str, sessions: int, *, freeze: bool) -> None:
+async def _measure(url: str, options: dict[str, Any], sessions: int, *, freeze: bool) -> None:
     refs = [TranscriptRef("t", "a", str(number)) for number in range(sessions)]
     stalls: list[float] = []
-    async with open_store(url, engine=engine) as store:
+    async with open_store(url, **options) as store:
         await store.next_seq(refs[0])  # the first use loads the SDK
         if freeze:
             gc.collect()
@@ -52,7 +55,9 @@ async def _measure(url: str, engine: str, sessions: int, *, freeze: bool) -> Non
     stalls.sort()
     middle, most = (f"{stalls[int(len(stalls) * part)] * 1000:.1f} ms" for part in (0.5, 0.99))
     long = sum(each > _LONG for each in stalls)
-    print(f"| {engine} | {seconds:.1f} | {middle} | {most} | {stalls[-1] * 1000:.0f} ms | {long} of {len(stalls):,} |")
+    print(
+        f"| {options['engine']} | {seconds:.1f} | {middle} | {most} | {stalls[-1] * 1000:.0f} ms | {long} of {len(stalls):,} |"
+    )
 
 
 async def _write(store: AsyncObjectTranscriptStore, ref: TranscriptRef) -> None:
