@@ -6,7 +6,7 @@ import click
 
 from transcript_backends import CompactionEstimate, CompactionPolicy, CompactionResult, TranscriptRef
 from transcript_backends.cli.choosing import Choice, choosing, go_through
-from transcript_backends.cli.session import Session, count, examples, json_option, size, store_option, visible
+from transcript_backends.cli.session import Session, count, examples, json_option, size, store_option, warn
 
 _USUAL = CompactionPolicy()
 
@@ -106,8 +106,7 @@ class _Report:
         elif self._is_named:
             click.echo(f"{ref}: {count(before, 'segment')}, nothing to merge")
         for key, reason in left:
-            mark = click.style("transcripts: warning:", fg="yellow")
-            click.echo(f"{mark} {visible(f'{ref}: {key} is left as it is: {reason}')}", err=True)
+            warn(f"{ref}: {key} is left as it is: {reason}")
 
     def plan(self, ref: TranscriptRef, plan: CompactionEstimate) -> None:
         changed = plan.puts > 0

@@ -10,7 +10,7 @@ import click
 
 from transcript_backends import CopyResult, ObjectTranscriptStore, TranscriptRef, copy_transcript
 from transcript_backends.cli.choosing import Choice, go_through
-from transcript_backends.cli.session import Session, count, examples, json_option, ref_argument, size, visible
+from transcript_backends.cli.session import Session, count, examples, json_option, ref_argument, size, visible, warn
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -135,9 +135,7 @@ class _Report:
             elif self._is_named:
                 click.echo(f"{ref}: nothing to copy{_verified(result)}")
             if result.beside:
-                mark = click.style("transcripts: warning:", fg="yellow")
-                text = f"{ref}: {self._destination} holds {count(result.beside, 'record')} that {self._source} does not"
-                click.echo(f"{mark} {visible(text)}", err=True)
+                warn(f"{ref}: {self._destination} holds {count(result.beside, 'record')} that {self._source} does not")
 
     def total(self) -> None:
         if self._session.json:

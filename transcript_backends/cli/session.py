@@ -102,6 +102,11 @@ def size(number: int) -> str:
     return f"{amount if len(whole) < 3 else whole} {unit}"
 
 
+def warn(text: str) -> None:
+    """Say on standard error what does not end the command."""
+    click.echo(f"{click.style('transcripts: warning:', fg='yellow')} {visible(text)}", err=True)
+
+
 def visible(text: str) -> str:
     """Text from a store or an error, without what a terminal would obey or a table would break at."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

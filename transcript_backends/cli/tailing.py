@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transcript_backends import ObjectTranscriptStore, StoreUnavailableError, TranscriptRef
-from transcript_backends.cli.session import NoSuchTranscriptError, Session, examples, ref_argument, store_option, visible
+from transcript_backends.cli.session import NoSuchTranscriptError, Session, examples, ref_argument, store_option, warn
 from transcript_backends.cli.showing import lines_options, printer
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def tail(
     if not tailing.look(number) and not store.list_segments(ref):
         if not follow:
             raise NoSuchTranscriptError(ref)
-        _warn(f"no such transcript yet: {ref}; waiting for it")
+        warn(f"no such transcript yet: {ref}; waiting for it")
     if follow:
         tailing.go_on()
 
@@ -125,7 +125,7 @@ class _Tailing:
                 count, away = self.look(), False
             except StoreUnavailableError as error:
                 if not away:
-                    _warn(f"{error}; trying again")
+                    warn(f"{error}; trying again")
                 count, away = 0, True
             pause = _SHORTEST_PAUSE if count else min(2 * pause, _LONGEST_PAUSE)
 
@@ -201,7 +201,3 @@ def _wait(seconds: float) -> None:
     waiting.register(sys.stdout, 0)
     if waiting.poll(seconds * 1000):
         raise BrokenPipeError
-
-
-def _warn(text: str) -> None:
-    click.echo(f"{click.style('transcripts: warning:', fg='yellow')} {visible(text)}", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transcript_backends import Record, TranscriptRef
-from transcript_backends.cli.session import NoSuchTranscriptError, Session, count, examples, ref_argument, store_option
+from transcript_backends.cli.session import NoSuchTranscriptError, Session, count, examples, ref_argument, store_option, warn
 from transcript_backends.cli.showing import lines_options, print_text, printer, resolve_option
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def show(session: Session, ref: TranscriptRef, leaf: str | None, most: int, reso
         print_text(draw(line))
     if problems := tree.problems():
         sys.stdout.flush()
-        text = f"{count(len(problems), 'problem')} in the entries of {ref}; 'transcripts validate {ref}' lists them"
-        click.echo(f"{click.style('transcripts: warning:', fg='yellow')} {text}", err=True)
+        warn(f"{count(len(problems), 'problem')} in the entries of {ref}; 'transcripts validate {ref}' lists them")
 
 
 @click.command(epilog=examples("transcripts context demo/agent/s1", "transcripts context demo/agent/s1 | jq -r .content"))
