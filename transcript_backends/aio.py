@@ -22,7 +22,7 @@ try:
     from anyio import CancelScope, Event, get_cancelled_exc_class, move_on_after
     from anyio.lowlevel import checkpoint
 
-    from transcript_backends.hopping import AsyncIteration, Opening, Threads, in_background
+    from transcript_backends.hopping import THREADS, AsyncIteration, Opening, Threads, in_background
     from transcript_backends.state.aio import AsyncStateStore, StateStore
 except ModuleNotFoundError as error:
     if not (error.name or "").startswith("anyio"):
@@ -59,7 +59,6 @@ __all__ = [
     "open_store",
 ]
 
-_THREADS = 16
 _LONG = 64 * 1024  # characters
 
 
@@ -255,7 +254,7 @@ class AsyncObjectTranscriptStore:
         blocking: the store that was given.
     """
 
-    def __init__(self, store: ObjectTranscriptStore, *, threads: int = _THREADS) -> None:
+    def __init__(self, store: ObjectTranscriptStore, *, threads: int = THREADS) -> None:
         self.blocking = store
         self._threads = Threads(threads)
 
@@ -492,7 +491,7 @@ class AsyncBackgroundCompactor:
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
-def open_store(url: str | None = None, /, *, threads: int = _THREADS, **options: Any) -> Opening[AsyncObjectTranscriptStore]:
+def open_store(url: str | None = None, /, *, threads: int = THREADS, **options: Any) -> Opening[AsyncObjectTranscriptStore]:
     """Open the store a URL names, as `transcript_backends.open_store` does, with ``async with`` or ``await``.
 
     Args:

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Closable = TypeVar("_Closable", bound=AbstractAsyncContextManager[Any])
 
+THREADS = 16  # of a store, where nobody says otherwise
+
 _POLL = 0.02  # seconds between two looks at a thread that goes on for nobody
 _BATCH_ITEMS, _BATCH_BYTES, _BATCH_SECONDS = 256, 1024 * 1024, 0.05  # fetched in one hop; the first to be reached counts
 

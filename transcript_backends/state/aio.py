@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import transcript_backends as blocking
-from transcript_backends.hopping import Opening, Threads
+from transcript_backends.hopping import THREADS, Opening, Threads
 
 if TYPE_CHECKING:
     from transcript_backends.object_store import ObjectTranscriptStore
@@ -29,7 +29,7 @@ class AsyncStateStore:
         blocking: the store that was given.
     """
 
-    def __init__(self, store: blocking.StateStore, *, threads: int = 40) -> None:
+    def __init__(self, store: blocking.StateStore, *, threads: int = THREADS) -> None:
         self.blocking = store
         self._threads = Threads(threads)
 
@@ -138,7 +138,7 @@ class StateStore(Opening[AsyncStateStore]):
         threads: how many calls may be under way at once in an event loop.
     """
 
-    def __init__(self, store: str | ObjectTranscriptStore | None = None, /, *, threads: int = 40, **options: Any) -> None:
+    def __init__(self, store: str | ObjectTranscriptStore | None = None, /, *, threads: int = THREADS, **options: Any) -> None:
         async def opened() -> AsyncStateStore:
             given = await Threads(1).run(lambda: blocking.StateStore(store, **options), undo=lambda given: given.close())
             return AsyncStateStore(given, threads=threads)
