@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from transcript_backends.drivers.driver import (
     PutMode,
     content_type,
 )
+from transcript_backends.drivers.wrappers import WrapperObjectStore
 from transcript_backends.slots import Slots
 
 _T = TypeVar("_T")
@@ -75,10 +76,11 @@ class Service(NamedTuple):
     storage_class: str | None = None
 
 
-class ObstoreObjectStore:
+class ObstoreObjectStore(WrapperObjectStore):
     """The container of an SDK's driver, with obstore for its objects."""
 
     def __init__(self, sdk: ObjectStore, service: Service) -> None:
+        super().__init__(sdk)
         self.sdk = sdk
         self._service = service
         self._shared: SharedClient[Any] = SharedClient(lambda: answers.set_up(service.make))
@@ -90,14 +92,6 @@ class ObstoreObjectStore:
     @property
     def capabilities(self) -> Capabilities:
         return replace(self.sdk.capabilities, concurrency=_CONCURRENCY, parallel=_PARALLEL)
-
-    @property
-    def location(self) -> str:
-        return self.sdk.location
-
-    @property
-    def details(self) -> str:
-        return self.sdk.details
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
         vouches, version = self._vouches, self._service.version
@@ -149,9 +143,6 @@ class ObstoreObjectStore:
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         with self._lists:
             return self.sdk.list_page(prefix, start_after=start_after, token=token)
-
-    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
-        return self.sdk.delete_many(keys)
 
     def classify(self, error: Exception) -> Failure | None:
         return answers.classify(error) or self.sdk.classify(error)

@@ -1,4 +1,4 @@
-"""Drivers around drivers: counting, slowing down and disturbing requests. For tests, simulations and benchmarks."""
+"""Drivers around drivers. Those here count, slow down and disturb requests: for tests, simulations and benchmarks."""
 
 from __future__ import annotations
 
