@@ -425,10 +425,6 @@ class Container:
         info, metadata = self._call("look at", key, lambda: self.driver.head(key))
         return info, metadata.get(_SHA256, "")
 
-    def stored_sha256(self, key: str) -> str:
-        """The sha256 an object was stored with, as `look` gives it."""
-        return self.look(key)[1]
-
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """All objects below a prefix (empty, or ending in ``/``); ``start_after`` is a hint. A page at a time."""
         token: str | None = None

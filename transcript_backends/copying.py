@@ -8,7 +8,6 @@ same seq of the same writer, those ranges prove nothing: bytes are compared, and
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from transcript_backends import hashing
 from transcript_backends.comparing import Digest, compare
 from transcript_backends.container import Container
 from transcript_backends.errors import CorruptSegmentError, InvalidURLError, SegmentNotFoundError
@@ -277,7 +277,7 @@ class _Copy:
         key = self._source.names.payload(sha256)
         with self._source.container.open(key) as stream:
             body = stream.read()
-        if hashlib.sha256(body).hexdigest() != sha256:
+        if hashing.sha256(body) != sha256:
             raise CorruptSegmentError(f"{key!r} is not what its name says; put the original in its place, or remove it")
         self._destination.container.create(self._destination.names.payload(sha256), body)
 

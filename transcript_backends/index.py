@@ -5,7 +5,6 @@ A JSON object, written before its segment, read with one small get. docs/storage
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from bisect import bisect_left, bisect_right
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from transcript_backends import keys
 from transcript_backends.errors import CorruptSegmentError
+from transcript_backends.hashing import sha256
 from transcript_backends.keys import SegmentName
 from transcript_backends.records import Record
 
@@ -73,7 +73,7 @@ class SegmentIndex:
     def name(self) -> SegmentName:
         """The name of the segment. The same records always give the same, other records never do."""
         identities = json.dumps([each[:3] for each in self.runs], separators=(",", ":"))
-        digest = hashlib.sha256(f"{identities}{self.sha256}".encode()).hexdigest()[:16]
+        digest = sha256(f"{identities}{self.sha256}".encode())[:16]
         last = max(each.seq_end for each in self.runs)
         return SegmentName(self.runs[0].seq_start, last, f"compacted-{self.generation}-{digest}")
 
@@ -209,6 +209,6 @@ def build(records: Iterable[Record], generation: int, sources: Iterable[Source])
         else:
             runs.append(Run(writer_id, seq, seq, offset, body.tell() - offset))
     stored = body.getvalue()
-    digest = hashlib.sha256(stored).hexdigest()
+    digest = sha256(stored)
     index = SegmentIndex(generation, tuple(sources), tuple(runs), tuple(seek_points), count, len(stored), digest)
     return stored, index

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import threading
@@ -23,6 +22,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from transcript_backends.errors import CorruptSegmentError
+from transcript_backends.hashing import sha256
 from transcript_backends.refs import TranscriptRef
 
 _FORMAT = 1
@@ -226,7 +226,7 @@ def _line(kind: str, rest: bytes) -> bytes:
 
 
 def _prefix(store: str, ref: TranscriptRef) -> str:
-    return hashlib.sha256(f"{store}\n{ref.prefix}".encode()).hexdigest()[:16] + "-"
+    return sha256(f"{store}\n{ref.prefix}".encode())[:16] + "-"
 
 
 def _ids(ref: TranscriptRef) -> tuple[str, str, str]:

@@ -8,7 +8,6 @@ stores and fetches payloads is in `payloads`.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import re
@@ -17,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from transcript_backends.errors import CorruptSegmentError
+from transcript_backends.hashing import sha256
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 MEMBER = "_offloaded"
@@ -174,7 +174,7 @@ def _take_out(token: str, pointer: str) -> tuple[Reference, bytes, str]:
         payload = token.encode() if form == "json" else text.encode()
     except UnicodeEncodeError:  # half a character
         form, payload = "json", token.encode()
-    reference = Reference(pointer, hashlib.sha256(payload).hexdigest(), len(payload), form)
+    reference = Reference(pointer, sha256(payload), len(payload), form)
     note = f"\n[... a preview: the whole is stored as a payload of {len(payload)} bytes ...]\n"
     preview = text[:_SHOWN] + note + text[max(_SHOWN, len(text) - _SHOWN) :]
     return reference, payload, _quote(preview.encode(errors="replace").decode(), form)

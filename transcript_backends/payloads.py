@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
@@ -15,6 +14,7 @@ from transcript_backends.errors import (
     SegmentNotFoundError,
     StoreUnavailableError,
 )
+from transcript_backends.hashing import sha256
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import list_once
 from transcript_backends.offloading import MARK, Outside, Reference, offload, split
@@ -158,7 +158,7 @@ def read_payload(container: Container, names: TranscriptKeys, reference: Referen
     key = names.payload(reference.sha256)
     with container.open(key) as stream:
         payload = stream.read()
-    digest = hashlib.sha256(payload).hexdigest()
+    digest = sha256(payload)
     if digest != reference.sha256:
         raise CorruptSegmentError(f"payload {key!r} is damaged: it is {len(payload)} bytes with the sha256 {digest}")
     return payload

@@ -179,13 +179,15 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
     while (run := next_run(current, blocked, policy)) or unsettled:
         if run is None or must_settle(unsettled, run):
             sources = [each for part in unsettled.values() for each in part]
+            if (
+                orphans
+            ):  # indexes whose segments were merged further: the look reads all that are not known, to see that they were
+                total = total._replace(gets=total.gets + len(indexes - known))
+                known |= indexes
             total = total._replace(
-                # With indexes around whose segments were merged further, the look reads them all to see that they were.
-                gets=total.gets + (len(indexes - known) if orphans else 0),
                 lists=total.lists + _in_parts(objects, _PAGE),
                 deletes=total.deletes + _in_parts(len(sources), delete_batch),
             )
-            known |= indexes if orphans else set()
             objects -= len(sources)
             orphans += sum(each.generation is not None for each in sources)
             unsettled.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from transcript_backends import errors
 from transcript_backends.compaction import remove_leftovers
 from transcript_backends.container import Container
 from transcript_backends.deletion import finish_abandoned_deletes
+from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
@@ -151,7 +151,7 @@ def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iter
     """What is wrong with one segment by itself."""
     with container.open(segment.key) as stream:
         body = stream.read()
-    digest = hashlib.sha256(body).hexdigest()
+    digest = sha256(body)
     index: SegmentIndex | None = None
     if segment.generation is not None:
         index = indexes.get(segment.name)
@@ -160,7 +160,7 @@ def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iter
         elif index.sha256 != digest or index.name != segment.name:
             yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, its index says {index.sha256}")
             return
-    stamped = container.stored_sha256(segment.key)
+    stamped = container.look(segment.key)[1]
     if stamped and stamped != digest:
         yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, it was stored with {stamped}")
     lines = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -15,6 +14,7 @@ from transcript_backends.errors import (
     SegmentNotFoundError,
     VersionConflictError,
 )
+from transcript_backends.hashing import sha256
 from transcript_backends.object_store import ObjectTranscriptStore
 from transcript_backends.registry import open_store
 from transcript_backends.state import places, values
@@ -52,7 +52,7 @@ class _Stored(NamedTuple):
 
     def begins(self, body: bytes) -> bool:
         """Whether a list begins with this one: by a hash of every byte."""
-        return self.size <= len(body) and hashlib.sha256(body[: self.size]).hexdigest() == self.sha256
+        return self.size <= len(body) and sha256(body[: self.size]) == self.sha256
 
 
 class StateStore:
@@ -320,13 +320,13 @@ class StateStore:
     def _look(self, place: _Place) -> _Stored | None:
         for storage_key, mark in zip(place, _MARKS, strict=False):
             try:
-                info, sha256 = self._container.look(storage_key)
-                if sha256:
-                    return _Stored(mark + info.version, info.size, sha256, ours=True)
+                info, stamp = self._container.look(storage_key)
+                if stamp:
+                    return _Stored(mark + info.version, info.size, stamp, ours=True)
                 body, version = self._container.fetch(storage_key)
             except SegmentNotFoundError:
                 continue
-            return _Stored(mark + version, len(body), hashlib.sha256(body).hexdigest(), ours=False)
+            return _Stored(mark + version, len(body), sha256(body), ours=False)
         return None
 
     def _forget_hash(self, place: _Place) -> None:
