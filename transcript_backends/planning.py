@@ -179,9 +179,7 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
     while (run := next_run(current, blocked, policy)) or unsettled:
         if run is None or must_settle(unsettled, run):
             sources = [each for part in unsettled.values() for each in part]
-            if (
-                orphans
-            ):  # indexes whose segments were merged further: the look reads all that are not known, to see that they were
+            if orphans:  # the look reads all indexes, to see that those segments were merged further
                 total = total._replace(gets=total.gets + len(indexes - known))
                 known |= indexes
             total = total._replace(
