@@ -8,7 +8,8 @@ from itertools import groupby
 from transcript_backends import keys
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import ObjectInfo
-from transcript_backends.keys import MarkerKey, SegmentKey
+from transcript_backends.keys import IndexKey, MarkerKey, SegmentKey, TranscriptKeys
+from transcript_backends.listing import stable_listing
 from transcript_backends.refs import TranscriptRef
 
 
@@ -18,15 +19,17 @@ def list_refs(
     """The transcripts that hold a segment, each once, in order of their keys.
 
     Costs at most one request a thousand objects, and at most two a session: once a session has shown enough, the rest of
-    it is jumped over.
+    it is jumped over. One that seems to hold no segment, though it shows an index, may have been compacted while it was being
+    listed, and is listed by itself.
     """
     prefix = root
     agent = None if agent_id is None else keys.check_id(agent_id, "agent id") + "/"
     if tenant is not None:
         prefix += keys.check_id(tenant, "tenant") + "/" + (agent or "")
-    for ids in _live_sessions(container, root, prefix):
-        if agent_id is None or ids[1] == agent_id:
-            yield TranscriptRef(*ids)
+    for ids, sighting in _sessions(container, root, prefix):
+        ref = TranscriptRef(*ids)
+        if (agent_id is None or ids[1] == agent_id) and (sighting.alive or _is_torn(container, root, ref, sighting)):
+            yield ref
 
 
 _Ids = tuple[str, str, str]
@@ -39,6 +42,7 @@ class _Sighting:
     def __init__(self) -> None:
         self.has_plain_segment = False
         self.has_left_events = False  # in key order, no segment or marker comes after the first index or payload
+        self.has_index = False
         self._generations: set[int] = set()
         self._marker = 0
 
@@ -52,6 +56,7 @@ class _Sighting:
                 self._marker = max(self._marker, number)
             case _:
                 self.has_left_events = True
+                self.has_index |= isinstance(parsed, IndexKey)
 
     @property
     def settled(self) -> bool:
@@ -63,14 +68,19 @@ class _Sighting:
         return self.has_plain_segment or self._marker in self._generations
 
 
-def _live_sessions(container: Container, root: str, prefix: str) -> Iterator[_Ids]:
+def _is_torn(container: Container, root: str, ref: TranscriptRef, sighting: _Sighting) -> bool:
+    """Whether the listing that found nothing alive was wrong."""
+    doubtful = sighting.has_index or not container.driver.capabilities.one_pass
+    return doubtful and bool(stable_listing(container, TranscriptKeys(root, ref.prefix)).segments)
+
+
+def _sessions(container: Container, root: str, prefix: str) -> Iterator[tuple[_Ids, _Sighting]]:
     able = container.driver.capabilities
     if not able.ordered_lists:
         sightings: dict[_Ids, _Sighting] = {}
         for ids, parsed in _recognised(root, container.list(prefix)):
             sightings.setdefault(ids, _Sighting()).add(parsed)
-        alive = (ids for ids, sighting in sightings.items() if sighting.alive)
-        yield from sorted(alive, key=lambda ids: TranscriptRef(*ids).prefix)
+        yield from sorted(sightings.items(), key=lambda seen: TranscriptRef(*seen[0]).prefix)
         return
     start_after: str | None = ""
     while start_after is not None:
@@ -83,8 +93,7 @@ def _live_sessions(container: Container, root: str, prefix: str) -> Iterator[_Id
                 if count >= _ENOUGH and sighting.settled and able.start_after:
                     start_after = f"{root}{TranscriptRef(*ids).prefix}~"  # past all the names in it
                     break
-            if sighting.alive:
-                yield ids
+            yield ids, sighting
             if start_after is not None:
                 break
 

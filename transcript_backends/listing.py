@@ -284,7 +284,8 @@ def list_once(
     container: Container, names: TranscriptKeys, *, payloads: bool = False, only: Collection[str] | None = None
 ) -> Listing:
     """List ``events/`` and ``index/``, and the payloads where they are asked for; may have been torn."""
-    if not container.driver.capabilities.ordered_lists:
+    able = container.driver.capabilities
+    if not (able.ordered_lists and able.one_pass):
         parts = (keys.EVENTS, keys.INDEX, *([keys.PAYLOADS] if payloads else []))  # in this order, which proves so much
         return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts), only)
     # Payloads sort last and may be many: they are left out. Nothing of ours sorts before events/, so no start is given:

@@ -397,3 +397,25 @@ def test_the_first_transcripts_are_there_before_the_last_page_is_asked_for():
     setup.driver.requests.clear()
     assert next(setup.store.list_refs()) == TranscriptRef("t", "a", "s0")
     assert setup.driver.counts["list_page"] == 1
+
+
+def test_a_transcript_that_was_compacted_under_the_eyes_of_the_listing_is_there():
+    torn = []
+
+    class Torn(WrapperObjectStore):
+        """Lists once while segments become one: the place of the new one is past, the others are gone when it comes there."""
+
+        def list_page(self, prefix, *, start_after="", token=None):
+            page = self.inner.list_page(prefix, start_after=start_after, token=token)
+            kept = [each for each in page.objects if not (torn and each.key.startswith(EVENTS))]
+            torn.clear()
+            return page._replace(objects=kept)
+
+    setup = make(wrap=Torn)
+    for writer in ("a", "b"):
+        append(setup.store, 0, 0, writer)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    torn.append(True)
+    assert list(setup.store.list_refs()) == [REF]
+    assert setup.driver.counts["list_page"] > 1
+    assert torn == []

@@ -120,6 +120,8 @@ class Capabilities:
         create_only: ``yes``: known to refuse a second create of a key; ``probe``: to be tried out before the first
             write; ``no``.
         ordered_lists: pages come in byte order of their keys, or directory by directory in byte order of the names.
+        one_pass: a listing shows what comes into being after the place it has come to, also in a directory that is new. False
+            where the names in a directory are read before what is below them.
         start_after: the hint of `ObjectStore.list_page` is followed, and pages come in byte order of their keys.
         delete_batch: how many keys one `ObjectStore.delete_many` takes.
         concurrency: how many calls may be under way at once. Where a client works in Python, more threads only wait for one
@@ -129,6 +131,7 @@ class Capabilities:
 
     create_only: Literal["yes", "probe", "no"] = "yes"
     ordered_lists: bool = True
+    one_pass: bool = True
     start_after: bool = True
     delete_batch: int = 1000
     concurrency: int = 16

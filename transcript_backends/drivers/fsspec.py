@@ -16,8 +16,9 @@ import contextlib
 import errno
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from operator import itemgetter
 from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
@@ -67,7 +68,7 @@ class FsspecObjectStore:
         self._creates = own or self._sftp or self._here
         self._instances = Instances(filesystem, options, arguments)
         self._walks = Walks(self._walk)
-        self.capabilities = Capabilities(create_only="yes" if self._here else "probe")
+        self.capabilities = Capabilities(create_only="yes" if self._here else "probe", one_pass=False)
 
     # --- write --------------------------------------------------------------------------------------------------------
 
@@ -127,24 +128,37 @@ class FsspecObjectStore:
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc) if self._here else None)
 
-    def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """The files below a prefix by key, those up to ``after`` left out; a directory is read when its turn comes."""
-        directory = self._at(prefix).rstrip("/")
-        try:
-            with self._asking() as fs:
-                entries = {name_in(directory, entry): entry for entry in fs.ls(directory or "/", detail=True)}
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for name in sorted(entries):
-            key, entry = prefix + name, entries[name]
+    def _walk(self, prefix: str, after: str) -> Generator[ObjectInfo, None, bool]:
+        """The files below a prefix by key, those up to ``after`` left out; whether there was anything.
+
+        A directory is read when its turn comes.
+        """
+        entries = self._entries(prefix)
+        found = False
+        while entries:
+            name, entry = entries.pop()
+            key = prefix + name
             if name.endswith("/"):
-                if key > after or after.startswith(key):
-                    yield from self._walk(key, after)
+                found = True
+                if (key > after or after.startswith(key)) and not (yield from self._walk(key, after)):
+                    entries = [each for each in self._entries(prefix) if each[0] > name]  # what was in it may be in a new one
             elif name and key > after:
                 if entry["type"] == "file":
+                    found = True
                     yield object_info(key, entry)
                 else:
                     self._refuse_directory(key)
+        return found
+
+    def _entries(self, prefix: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """What is in a directory by name, last name first, the names of directories with a slash."""
+        directory = self._at(prefix).rstrip("/")
+        try:
+            with self._asking() as fs:
+                entries = [(name_in(directory, entry), entry) for entry in fs.ls(directory or "/", detail=True)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(entries, key=itemgetter(0), reverse=True)
 
     def _refuse_directory(self, key: str) -> None:
         with self._asking() as fs:

@@ -15,7 +15,7 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
@@ -52,7 +52,7 @@ class LocalObjectStore:
     def __init__(self, directory: str) -> None:
         _make(directory)
         self.location = f"file://{directory}"
-        self.capabilities = Capabilities(parallel=1)
+        self.capabilities = Capabilities(one_pass=False, parallel=1)
         self._root = os.path.realpath(directory)
         self._walks = Walks(lambda prefix, after: _walk(os.path.dirname(self._path(prefix + "any")), prefix, after))
         self._plain: tuple[str, float] = "", 0.0  # a directory no link leads to, and when that was seen
@@ -230,11 +230,36 @@ class _FileRange:
     __del__ = close
 
 
-def _walk(directory: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
-    """The files below a directory in byte order of their keys, those up to ``after`` left out.
+def _walk(directory: str, prefix: str, after: str) -> Generator[ObjectInfo, None, bool]:
+    """The files below a directory in byte order of their keys, those up to ``after`` left out; whether there was anything.
 
     Dot files are temporary ones; links and odd files are no objects.
     """
+    names = _names(directory)
+    found = False
+    while names:  # a large directory is forgotten as it is walked
+        name = names.pop()
+        key = prefix + name
+        path = os.path.join(directory, name)
+        if name.endswith("/"):
+            found = True
+            if (key > after or after.startswith(key)) and not (yield from _walk(path, key, after)):
+                names = [each for each in _names(directory) if each > name]  # what was in it may be in a new one now
+        elif key > after:
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                found = True
+                yield _info(key, status)
+            elif os.path.isdir(path):
+                raise _Refused(f"{key!r} is a symbolic link to a directory, which is not followed: move the directory here")
+    return found
+
+
+def _names(directory: str) -> list[str]:
+    """What is in a directory, last name first, the names of directories with a slash; nothing where it is missing."""
     try:
         with os.scandir(directory) as entries:
             names = [
@@ -243,24 +268,9 @@ def _walk(directory: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
                 if not entry.name.startswith(".")
             ]
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return []
     names.sort(reverse=True)
-    while names:  # a large directory is forgotten as it is walked
-        name = names.pop()
-        key = prefix + name
-        path = os.path.join(directory, name)
-        if name.endswith("/"):
-            if key > after or after.startswith(key):
-                yield from _walk(path, key, after)
-        elif key > after:
-            try:
-                status = os.lstat(path)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(status.st_mode):
-                yield _info(key, status)
-            elif os.path.isdir(path):
-                raise _Refused(f"{key!r} is a symbolic link to a directory, which is not followed: move the directory here")
+    return names
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
