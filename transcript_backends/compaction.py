@@ -10,9 +10,9 @@ import contextlib
 import io
 import os
 import tempfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
-from itertools import chain
+from itertools import chain, pairwise
 from typing import BinaryIO, NamedTuple, cast
 
 from transcript_backends import errors
@@ -23,7 +23,7 @@ from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.planning import held_back, must_settle, next_run, starting_inside
 from transcript_backends.prefetching import Ahead
-from transcript_backends.reading import distinct, merge, opener, plain_records
+from transcript_backends.reading import Open, distinct, merge, opener, plain_records
 from transcript_backends.records import Record, is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
 
@@ -222,23 +222,36 @@ class _Compactor:
 
     def _build(self, run: Sequence[SegmentInfo]) -> tuple[bytes, SegmentIndex]:
         sources: list[Source] = []
-        with tempfile.TemporaryFile(buffering=_SPOOL_BYTES) as spool:
-            places: dict[str, tuple[int, int]] = {}
-            offset = 0
-            for segment, body in zip(run, _bodies(self._container, run), strict=True):
+        with contextlib.closing(self._bodies(run, sources)) as bodies:
+            if all(one.seq_end < other.seq_start for one, other in pairwise(run)):  # each is opened once, in this order
+                return self._build_of(run, lambda segment, start: io.BytesIO(next(bodies)), sources)
+            with tempfile.TemporaryFile(buffering=_SPOOL_BYTES) as spool:
+                places: dict[str, tuple[int, int]] = {}
+                offset = 0
+                for segment, body in zip(run, bodies, strict=True):
+                    places[segment.key] = (offset, len(body))
+                    offset += spool.write(body)
+                spool.flush()
+
+                def open_segment(segment: SegmentInfo, start: int) -> BinaryIO:
+                    offset, size = places[segment.key]
+                    return cast("BinaryIO", io.BufferedReader(_Slice(spool.fileno(), offset + start, offset + size)))
+
+                return self._build_of(run, open_segment, sources)
+
+    def _build_of(self, run: Sequence[SegmentInfo], opened: Open, sources: Sequence[Source]) -> tuple[bytes, SegmentIndex]:
+        return build(distinct(merge(run, self._indexes, opened)), self._generation, sources)
+
+    def _bodies(self, run: Sequence[SegmentInfo], sources: list[Source]) -> Generator[bytes, None, None]:
+        """The bodies of segments, in order, each checked and noted as a source."""
+        with contextlib.closing(Ahead(self._container, run)) as ahead:
+            for segment in run:
+                with ahead.open(segment) as stream:
+                    body = stream.read()
                 digest = sha256(body)
                 self._check(segment, body, digest)
-                places[segment.key] = (offset, len(body))
-                offset += spool.write(body)
                 sources.append(Source(segment.name, len(body), digest))
-            spool.flush()
-
-            def open_segment(segment: SegmentInfo, start: int) -> BinaryIO:
-                offset, size = places[segment.key]
-                return cast("BinaryIO", io.BufferedReader(_Slice(spool.fileno(), offset + start, offset + size)))
-
-            records = distinct(merge(run, self._indexes, open_segment))
-            return build(records, self._generation, sources)
+                yield body
 
     def _check(self, segment: SegmentInfo, body: bytes, digest: str) -> None:
         if segment.generation is None:
@@ -319,11 +332,3 @@ class _Slice(io.RawIOBase):
         buffer[: len(chunk)] = chunk
         self._position += len(chunk)
         return len(chunk)
-
-
-def _bodies(container: Container, segments: Sequence[SegmentInfo]) -> Iterator[bytes]:
-    """The bodies of segments, in order."""
-    with contextlib.closing(Ahead(container, segments)) as ahead:
-        for segment in segments:
-            with ahead.open(segment) as stream:
-                yield stream.read()

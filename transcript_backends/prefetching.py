@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import BinaryIO
 
 from transcript_backends.container import Container
@@ -42,9 +43,12 @@ class Ahead:
         self._most = _AHEAD * self._parallel
         self._more = max(1, self._parallel // 2)
         self._depth = self._more if gently else self._most
+        self._coming: deque[_Coming] = deque()
+        self._ahead = 0  # bytes
         self._pool: ThreadPoolExecutor | None = None
-        self._coming: deque[tuple[SegmentInfo, Future[BinaryIO]]] = deque()
-        self._ahead = 0
+        self._lock = Lock()  # for the two below
+        self._not_begun: deque[_Coming] = deque()
+        self._at_work = 0  # threads
 
     def begin(self) -> None:
         """Do not wait for the first one to be opened."""
@@ -52,7 +56,7 @@ class Ahead:
 
     def open(self, segment: SegmentInfo, start: int = 0) -> BinaryIO:
         """A segment from an offset on: one that was fetched, or any other."""
-        if not self._fill() or self._coming[0][0].key != segment.key:
+        if not self._fill() or self._coming[0].segment.key != segment.key:
             return self._container.open(segment.key, start=start)
         stream = self._next()
         if start and not stream.seekable():
@@ -69,17 +73,16 @@ class Ahead:
 
     def close(self) -> None:
         """Fetch no more."""
+        with self._lock:
+            self._not_begun.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        for _, stream in self._coming:
-            if not stream.cancelled() and stream.exception() is None:
-                stream.result().close()
+        for coming in self._coming:
+            coming.drop()
 
     def _next(self) -> BinaryIO:
-        segment, coming = self._coming[0]
-        stream = coming.result()
-        self._coming.popleft()
-        self._ahead -= segment.size
+        stream = self._coming[0].result()
+        self._ahead -= self._coming.popleft().segment.size
         self._depth = min(self._depth + self._more, self._most)
         return stream
 
@@ -88,11 +91,26 @@ class Ahead:
             segment = next(self._remaining, None)
             if segment is None:
                 break
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._parallel)
-            self._coming.append((segment, self._pool.submit(self._opened, segment)))
+            self._coming.append(coming := _Coming(segment))
             self._ahead += segment.size
+            with self._lock:
+                self._not_begun.append(coming)
+                is_one_more = self._at_work < self._parallel
+                self._at_work += is_one_more
+            if is_one_more:
+                self._pool = self._pool or ThreadPoolExecutor(self._parallel)
+                self._pool.submit(self._work)
         return bool(self._coming)
+
+    def _work(self) -> None:
+        """Fetch, in a thread of the pool, until nothing is left: to be told of each segment takes much longer."""
+        while True:
+            with self._lock:
+                if not self._not_begun:
+                    self._at_work -= 1
+                    return
+                coming = self._not_begun.popleft()
+            coming.fetch(self._opened)
 
     def _opened(self, segment: SegmentInfo) -> BinaryIO:
         if self._fetch is not None:
@@ -100,3 +118,38 @@ class Ahead:
         if segment.size > _SMALL_BYTES:
             return self._container.open(segment.key)
         return io.BytesIO(self._container.fetch(segment.key)[0])
+
+
+class _Coming:
+    """A segment that is being fetched: a future, at a tenth of its price."""
+
+    __slots__ = ("_error", "_has_come", "_stream", "segment")
+
+    def __init__(self, segment: SegmentInfo) -> None:
+        self.segment = segment
+        self._stream: BinaryIO | None = None
+        self._error: BaseException | None = None
+        self._has_come = Lock()  # held until then
+        self._has_come.acquire()
+
+    def fetch(self, fetch: Callable[[SegmentInfo], BinaryIO]) -> None:
+        """Fetch it, or keep the error."""
+        try:
+            self._stream = fetch(self.segment)
+        except BaseException as error:
+            self._error = error
+        self._has_come.release()
+
+    def result(self) -> BinaryIO:
+        """The segment, or the error, once it has come."""
+        with self._has_come:
+            pass
+        if self._stream is None:
+            assert self._error is not None
+            raise self._error
+        return self._stream
+
+    def drop(self) -> None:
+        """Close what has come, if it has."""
+        if self._stream is not None:
+            self._stream.close()
