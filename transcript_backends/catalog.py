@@ -8,7 +8,7 @@ from itertools import groupby
 from transcript_backends import keys
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import ObjectInfo
-from transcript_backends.keys import IndexKey, MarkerKey, SegmentKey, TranscriptKeys
+from transcript_backends.keys import IndexKey, MarkerKey, SegmentName, TranscriptKeys
 from transcript_backends.listing import stable_listing
 from transcript_backends.refs import TranscriptRef
 
@@ -43,15 +43,15 @@ class _Sighting:
         self.has_plain_segment = False
         self.has_left_events = False  # in key order, no segment or marker comes after the first index or payload
         self.has_index = False
-        self._generations: set[int] = set()
+        self._generations: set[int | None] = set()
         self._marker = 0
 
     def add(self, parsed: keys.ParsedKey) -> None:
         match parsed:
-            case SegmentKey(name) if name.generation is None:
+            case SegmentName(generation=None):
                 self.has_plain_segment = True
-            case SegmentKey(name):
-                self._generations.add(name.generation or 0)
+            case SegmentName(generation=generation):
+                self._generations.add(generation)
             case MarkerKey(_, number):
                 self._marker = max(self._marker, number)
             case _:

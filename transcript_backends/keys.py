@@ -115,13 +115,14 @@ def generation_of(writer_id: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def parse_segment_name(name: str) -> SegmentName | None:
-    """Read a segment's name, padded or not; None where it is no segment's."""
-    found = _SEGMENT.fullmatch(name)
+def parse_segment_name(name: str, at: int = 0) -> SegmentName | None:
+    """Read a segment's name, padded or not, from a place on; None where it is no segment's."""
+    found = _SEGMENT.fullmatch(name, at)
     if not found:
         return None
     first, last, writer_id = found.groups()
-    start, end = int(first), int(last)
+    start = int(first)
+    end = start if last == first else int(last)  # one number takes less memory
     return SegmentName(start, end, writer_id) if start <= end <= MAX_SEQ else None
 
 
@@ -152,12 +153,6 @@ def check_range(seq_start: object, seq_end: object) -> int:
 # --- whole keys -------------------------------------------------------------------------------------------------------
 
 
-class SegmentKey(NamedTuple):
-    """The key of a segment."""
-
-    name: SegmentName
-
-
 class MarkerKey(NamedTuple):
     """The key of a deletion marker; ``done`` tells ``deleted`` from ``deleting``."""
 
@@ -177,22 +172,23 @@ class PayloadKey(NamedTuple):
     sha256: str
 
 
-ParsedKey = SegmentKey | MarkerKey | IndexKey | PayloadKey
+ParsedKey = SegmentName | MarkerKey | IndexKey | PayloadKey
 
 
-def parse_object(rest: str) -> ParsedKey | None:
-    """Read what follows a session's prefix; None for somebody else's object."""
-    if rest.startswith(EVENTS):
-        name = parse_segment_name(rest[len(EVENTS) :])
+def parse_object(key: str, at: int = 0) -> ParsedKey | None:
+    """Read what follows a session's prefix, which ends at a place in the key; None for somebody else's object."""
+    if key.startswith(EVENTS, at):
+        at += len(EVENTS)
+        name = parse_segment_name(key, at)
         if name:
-            return SegmentKey(name)
-        marker = _MARKER.fullmatch(rest, len(EVENTS))
+            return name
+        marker = _MARKER.fullmatch(key, at)
         return MarkerKey(marker.group(1) == "deleted", int(marker.group(2))) if marker else None
-    if rest.startswith(INDEX) and rest.endswith(".json"):
-        name = parse_segment_name(rest[len(INDEX) : -len(".json")])
+    if key.startswith(INDEX, at) and key.endswith(".json"):
+        name = parse_segment_name(key[: -len(".json")], at + len(INDEX))
         return IndexKey(name) if name and name.generation is not None else None
-    if rest.startswith(PAYLOADS) and _PAYLOAD.fullmatch(rest, len(PAYLOADS)):
-        return PayloadKey(rest[len(PAYLOADS) :])
+    if key.startswith(PAYLOADS, at) and _PAYLOAD.fullmatch(key, at + len(PAYLOADS)):
+        return PayloadKey(key[at + len(PAYLOADS) :])
     return None
 
 
@@ -234,7 +230,7 @@ class TranscriptKeys:
         return f"{self.prefix}{EVENTS}deleted-{number}"
 
     def parse(self, key: str) -> ParsedKey | None:
-        return parse_object(key[len(self.prefix) :]) if key.startswith(self.prefix) else None
+        return parse_object(key, len(self.prefix)) if key.startswith(self.prefix) else None
 
 
 def split_key(root: str, key: str) -> tuple[tuple[str, str, str], ParsedKey] | None:

@@ -10,7 +10,7 @@ from transcript_backends.catalog import list_refs
 from transcript_backends.container import Container
 from transcript_backends.deletion import DeleteResult, delete_transcript
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
-from transcript_backends.keys import SegmentKey, TranscriptKeys
+from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import SegmentInfo, list_once, stable_listing
 from transcript_backends.payloads import resolved
 from transcript_backends.reading import look, read_backwards, read_records, read_segment
@@ -65,11 +65,11 @@ class ObjectTranscriptStore:
         self._check_filled()
         split = keys.split_key(self._root, segment_key) if isinstance(segment_key, str) else None
         ids, parsed = split or (None, None)
-        if ids is None or not isinstance(parsed, SegmentKey):
+        if ids is None or not isinstance(parsed, SegmentName):
             raise InvalidSegmentError(
                 f"{segment_key!r} is no key of a segment in {self}; keys come from append_segment and list_segments"
             )
-        return read_segment(self._container, self._names(TranscriptRef(*ids)), segment_key, parsed.name)
+        return read_segment(self._container, self._names(TranscriptRef(*ids)), segment_key, parsed)
 
     def compact(self, ref: TranscriptRef, policy: CompactionPolicy | None = None) -> CompactionResult:
         """See `TranscriptStore.compact`."""

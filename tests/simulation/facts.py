@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from transcript_backends import Record, SegmentInfo, TranscriptRef
-from transcript_backends.keys import MarkerKey, SegmentKey, TranscriptKeys
+from transcript_backends.keys import MarkerKey, SegmentName, TranscriptKeys
 
 REF = TranscriptRef("t", "a", "s")
 NAMES = TranscriptKeys("", REF.prefix)
@@ -85,9 +85,9 @@ class Facts:
     def stored(self, key: str, body: bytes) -> None:
         """An object has come into being."""
         match NAMES.parse(key):
-            case SegmentKey(name):
+            case SegmentName(generation=generation):
                 records = self.content[key] = self.records_in(body)
-                if name.generation is None:
+                if generation is None:
                     self._stored_keys.add(key)
                     for record in records:
                         self._acknowledged_before.setdefault(record, set(self._acknowledged.get(record.writer_id, ())))

@@ -15,7 +15,6 @@ from transcript_backends.keys import (
     IndexKey,
     MarkerKey,
     PayloadKey,
-    SegmentKey,
     SegmentName,
     TranscriptKeys,
     escape,
@@ -273,9 +272,9 @@ COMPACTED = f"{NAME}compacted-2-0123456789abcdef"
 @pytest.mark.parametrize(
     ("rest", "parsed"),
     [
-        (f"events/{NAME}w.jsonl", SegmentKey(SegmentName(3, 4, "w"))),
-        ("events/3-4-w.jsonl", SegmentKey(SegmentName(3, 4, "w"))),
-        (f"events/{COMPACTED}.jsonl", SegmentKey(SegmentName(3, 4, "compacted-2-0123456789abcdef"))),
+        (f"events/{NAME}w.jsonl", SegmentName(3, 4, "w")),
+        ("events/3-4-w.jsonl", SegmentName(3, 4, "w")),
+        (f"events/{COMPACTED}.jsonl", SegmentName(3, 4, "compacted-2-0123456789abcdef")),
         ("events/deleting-1", MarkerKey(False, 1)),
         ("events/deleted-9999999999999999999", MarkerKey(True, 10**19 - 1)),
         (f"index/{COMPACTED}.jsonl.json", IndexKey(SegmentName(3, 4, "compacted-2-0123456789abcdef"))),
@@ -314,7 +313,7 @@ def test_a_key_built_for_a_transcript_is_split_into_what_it_was_built_from(root,
     except InvalidRefError:  # too long in all
         return
     for key, parsed in [
-        (names.segment(*both, writer), SegmentKey(SegmentName(*both, writer))),
+        (names.segment(*both, writer), SegmentName(*both, writer)),
         (names.deleting(number), MarkerKey(False, number)),
         (names.deleted(number), MarkerKey(True, number)),
     ]:
