@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import email
-import hashlib
 import io
 import json
 import os
@@ -49,6 +48,7 @@ from transcript_backends.drivers.driver import (
     http_time,
 )
 from transcript_backends.errors import InvalidURLError
+from transcript_backends.hashing import md5
 from transcript_backends.urls import Setting, StoreURL, refuse_plain_http
 
 SETTINGS = (
@@ -145,7 +145,7 @@ class GCSObjectStore:
             "name": key,
             "contentType": content_type(key),
             "metadata": dict(metadata),
-            "md5Hash": base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode(),  # checked on arrival
+            "md5Hash": base64.b64encode(bytes.fromhex(md5(body))).decode(),  # checked on arrival
             **self._class,
         }
         boundary = os.urandom(16).hex()

@@ -5,7 +5,6 @@ obstore reads the environment by rules of its own: whatever an SDK would not hav
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +24,7 @@ from transcript_backends.drivers.obstore_answers import (
     NotAnAnswer,
     Refusal,
 )
+from transcript_backends.hashing import md5
 from transcript_backends.urls import StoreURL
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ _S3_ENCRYPTION = {
 
 def _is_md5(etag: str, body: bytes) -> bool:
     """Whether an ETag is that of a body, as S3 has it wherever it does not encrypt with KMS."""
-    return etag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest()
+    return etag.strip('"') == md5(body)
 
 
 def _bucket_url(client: Any, bucket: str) -> str:
