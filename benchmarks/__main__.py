@@ -22,7 +22,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 FIGURES = "figures.json"
 DOCUMENT = ROOT / "docs" / "performance.md"
 _PACKAGES = (
-    *("boto3", "aiobotocore", "s3fs", "google-cloud-storage", "azure-storage-blob", "obstore", "strands-agents"),
+    *("boto3", "aiobotocore", "google-cloud-storage", "azure-storage-blob", "obstore", "strands-agents"),
     *("fsspec", "msgspec", "pydantic", "uvloop"),
 )
 

@@ -85,7 +85,6 @@ KINDS = {
     "obstore engine, hedged": Kind("ours:Store", {"engine": "obstore", "hedge": True}),
     "boto3": Kind("s3:Boto3"),
     "aiobotocore": Kind("s3:Aiobotocore"),
-    "s3fs": Kind("s3:S3fs"),
     "Strands": Kind("s3:Strands"),
     "whole file": Kind("s3:WholeFile"),
     "google-cloud-storage": Kind("vendors:Google"),

@@ -1,4 +1,4 @@
-"""S3 as people use it from Python: boto3, aiobotocore, s3fs, the session manager of Strands, one file per session.
+"""S3 as people use it from Python: boto3, aiobotocore, the session manager of Strands, one file per session.
 
 Each has connections for all that is under way at once, as a careful user would set it, and nothing else is changed.
 """
@@ -152,43 +152,3 @@ class Aiobotocore:
     def close(self) -> None:
         self._loop.run_until_complete(self._stack.aclose())
         self._loop.close()
-
-
-class S3fs:
-    """pipe, find and cat; it does many at once by itself."""
-
-    def __init__(self, place: Place) -> None:
-        import s3fs
-
-        self._bucket = place.container
-        self._fs = s3fs.S3FileSystem(
-            key=ACCESS_KEY,
-            secret=SECRET_KEY,
-            endpoint_url=place.endpoint,
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            config_kwargs={"max_pool_connections": AT_ONCE},
-        )
-
-    def _path(self, session: str, seq: int) -> str:
-        return f"{self._bucket}/{segment_key(session, seq)}"
-
-    def _keys(self, session: str) -> list[str]:
-        return [key for *_, key in parsed(self._fs.find(f"{self._bucket}/{prefix(session)}", detail=True))]
-
-    def append(self, session: str, seq: int, line: bytes) -> object:
-        return self._fs.pipe_file(self._path(session, seq), line, mode="create")
-
-    def append_all(self, session: str, seqs: Sequence[int], line: bytes) -> object:
-        return self._fs.pipe({self._path(session, seq): line for seq in seqs}, batch_size=AT_ONCE, mode="create")
-
-    def list(self, session: str) -> int:
-        return len(self._keys(session))
-
-    def read(self, session: str) -> int:
-        keys = self._keys(session)
-        bodies = self._fs.cat(keys, batch_size=AT_ONCE)
-        return count_lines(bodies[key] for key in keys)
-
-    def close(self) -> None:
-        pass

@@ -9,8 +9,8 @@ from benchmarks.places import NETWORK
 _LINE_1K = LINE_4K[:1021] + b'"}\n'
 
 
-def one_at_a_time(bench: Bench) -> None:
-    count = bench.size(1000, 20)
+def one_at_a_time(bench: Bench, many: int = 1000) -> None:
+    count = bench.size(many, 20)
     for seq in range(bench.size(50, 1)):  # connections, and what is done once
         bench.client.append("append-1", seq, LINE_4K)
     with bench.measuring(count):
@@ -18,21 +18,8 @@ def one_at_a_time(bench: Bench) -> None:
             bench.client.append("append-1", seq, LINE_4K)
 
 
-def many_at_once(bench: Bench) -> None:
-    _at_once(bench, bench.size(1500, 64))
-
-
-def half_as_many(bench: Bench) -> None:
-    """For SDKs that take their time."""
-    _at_once(bench, bench.size(1000, 64))
-
-
-def few_at_once(bench: Bench) -> None:
-    """For real servers, which take their time."""
-    _at_once(bench, bench.size(300, 64))
-
-
-def _at_once(bench: Bench, count: int) -> None:
+def many_at_once(bench: Bench, many: int = 1000) -> None:
+    count = bench.size(many, 64)
     bench.client.append_all("append-32", range(64), LINE_4K)
     with bench.measuring(count):
         bench.client.append_all("append-32", range(1000, 1000 + count), LINE_4K)
@@ -56,7 +43,7 @@ def session(bench: Bench) -> None:
             for _ in range(turns):
                 writer.append(_LINE_1K)
                 writer.flush()
-        assert bench.client.read("session") == turns
+        assert bench.client.store.next_seq(ref("session")) == turns
     else:
         with bench.measuring(turns):
             for turn in range(turns):

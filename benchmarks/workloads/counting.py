@@ -46,7 +46,7 @@ def requests(bench: Bench) -> None:
 
 def _live(bench: Bench) -> dict[str, float]:
     """A session that is compacted while it grows: segments after each compaction, and how often a byte is written."""
-    many, session = bench.size(4096, 256), "live"
+    many, session = bench.size(2048, 256), "live"
     written, worst = 0, 0.0
     for start in range(0, many, _FEW):
         bench.client.append_all(session, range(start, start + _FEW), _LINE)

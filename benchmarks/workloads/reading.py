@@ -12,13 +12,8 @@ from transcript_backends import CompactionPolicy
 _WITHOUT_SEGMENTS = ("Strands", "one file", "SQLite")  # their ways to keep a session can't be filled but by themselves
 
 
-def plain(bench: Bench) -> None:
-    _read(bench, FAST)
-
-
-def few(bench: Bench) -> None:
-    """For real servers, which take their time."""
-    _read(bench, FAST, many=200)
+def plain(bench: Bench, many: int = 1000) -> None:
+    _read(bench, FAST, many=many)
 
 
 def over_a_network(bench: Bench) -> None:

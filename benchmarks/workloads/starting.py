@@ -15,7 +15,6 @@ _MODULES = {
     "transcript_backends": "transcript_backends",
     "boto3": "boto3",
     "aiobotocore": "aiobotocore.session",
-    "s3fs": "s3fs",
     "obstore": "obstore",
     "google-cloud-storage": "google.cloud.storage",
     "azure-storage-blob": "azure.storage.blob",
