@@ -38,10 +38,10 @@ def compact(container: Container, names: TranscriptKeys, policy: CompactionPolic
     indexes = Indexes(container, names, damaged={})
     listing = stable_listing(container, names, indexes)
     before = len(listing.segments)
-    if listing.being_deleted:
-        marker = next(each.info.key for each in listing.markers if not each.done)
+    if listing.unfinished:
+        marker = listing.unfinished[0]
         return CompactionResult(
-            before, before, 0, [], [(marker, "the transcript is being deleted; delete it again if that died")]
+            before, before, 0, [], [(marker.info.key, "the transcript is being deleted; delete it again if that died")]
         )
     compactor = _Compactor(container, names, listing.generation, indexes)
     current = compactor.clean_up(listing)
@@ -53,7 +53,7 @@ def remove_leftovers(container: Container, names: TranscriptKeys) -> tuple[list[
     """Finish what crashed compactions have left, and merge nothing; gives the keys removed, and key -> reason of others."""
     indexes = Indexes(container, names, damaged={})
     listing = stable_listing(container, names, indexes)
-    if listing.being_deleted:
+    if listing.unfinished:
         return [], {}
     compactor = _Compactor(container, names, listing.generation, indexes)
     compactor.clean_up(listing)

@@ -36,7 +36,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     """
     began = container.clock.monotonic()
     before = stable_listing(container, names, payloads=True)
-    if not _content(before) and not before.being_deleted:
+    if not _content(before) and not before.unfinished:
         _remove(container, [each.info.key for each in before.markers] if purge else [])
         return DeleteResult(0, before.generation)
     number, standing = _claim(container, names, before.generation + 1)
@@ -64,14 +64,15 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
         )
     if not purge:
         container.create(names.deleted(number), b"")
-    others = [
-        each.info.key
-        for each in after.markers
-        if (each.done and (purge or each.number < number))
-        or (not each.done and each.number != number and own.info.created_at - each.info.created_at > _ABANDONED)
-    ]
-    _remove(container, others)
-    _remove(container, [own.info.key])  # last: until then nobody compacts
+    # Our own stays, even now: a listing that shows neither of our two, come too early for one and too late for the other,
+    # would take what it shows for that of the life before.
+    finished = {each.number: each.info.key for each in after.markers if each.done and (purge or each.number < number)}
+    others = [each for each in after.markers if not each.done and each.number != number]
+    dead = [each for each in after.unfinished if own.info.created_at - each.info.created_at > _ABANDONED]
+    _remove(container, [each.info.key for each in others if each.number in finished or each in dead])
+    _remove(container, list(finished.values()))  # later, or it would leave one that looks like that of a delete at work
+    if purge:
+        _remove(container, [own.info.key])  # last: until then nobody compacts
     return DeleteResult(len(doomed), number)
 
 
@@ -82,7 +83,7 @@ def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tup
     """
     listing = stable_listing(container, names, payloads=True)
     now = container.server_time()
-    abandoned = [each for each in listing.markers if not each.done and now and now - each.info.created_at > _ABANDONED]
+    abandoned = [each for each in listing.unfinished if now and now - each.info.created_at > _ABANDONED]
     if not abandoned:
         return [], {}
     latest = max(abandoned, key=lambda each: each.number)
@@ -92,8 +93,9 @@ def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tup
     failed = container.delete(doomed)
     if not failed:
         container.create(names.deleted(latest.number), b"")
-        doomed += (each.info.key for each in abandoned)
-        failed = container.delete(each.info.key for each in abandoned)
+        others = [each.info.key for each in abandoned if each is not latest]
+        doomed += others
+        failed = container.delete(others)
     return [key for key in doomed if key not in failed], failed
 
 

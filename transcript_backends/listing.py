@@ -122,9 +122,10 @@ class Listing:
         return {name for name in self.indexes_without_segment if name.generation == self.generation}
 
     @property
-    def being_deleted(self) -> bool:
-        """Whether a delete is at work, or died at it."""
-        return not all(each.done for each in self.markers)
+    def unfinished(self) -> list[Marker]:
+        """The markers of deletes that are at work, or died at it: ``deleting`` without the ``deleted`` of its number."""
+        done = {each.number for each in self.markers if each.done}
+        return [each for each in self.markers if not each.done and each.number not in done]
 
     @property
     def next_seq(self) -> int:

@@ -75,8 +75,8 @@ def store_payloads(
 
     A delete removes a payload that it finds, although what is stored right after it looked may need that. So all this counts
     as stored only where no delete was at work from a listing before the payloads to a listing after the segment: a later one
-    finds both. A listing may miss a delete that ends meanwhile; by then the payloads are gone, and so they are looked for in
-    the end. Else everything is done again when that delete is over. Where one is at work to begin with, the lines are stored
+    finds both. A delete that purges leaves no trace but that the payloads are gone, and so they are looked for in the end.
+    Else everything is done again when that delete is over. Where one is at work to begin with, the lines are stored
     whole.
 
     Args:
@@ -123,7 +123,7 @@ def store_payloads(
 def _generation(container: Container, names: TranscriptKeys) -> int | None:
     """The generation of a transcript; None while a delete is at work."""
     listing = list_once(container, names)
-    return None if listing.being_deleted else listing.generation
+    return None if listing.unfinished else listing.generation
 
 
 def _for_each(container: Container, function: Callable[[_T], _R], values: Collection[_T]) -> list[_R]:

@@ -166,7 +166,7 @@ def estimate(listing: Listing, policy: CompactionPolicy, now: datetime | None, *
     current = list(listing.segments)
     objects = len(current) + len(listing.dead) + len(listing.indexes) + len(listing.markers) + listing.foreign
     total = CompactionEstimate(len(current), len(current), lists=_in_parts(objects, _PAGE))
-    if listing.being_deleted:
+    if listing.unfinished:
         return total
     nested = [(each, other) for each in listing.compacted for other in starting_inside(each, current)]
     known = {each.name for pair in nested for each in pair if each.generation is not None}

@@ -88,7 +88,7 @@ class TranscriptStore(Protocol):
 
         Args:
             ref: the transcript.
-            purge: remove the small marker that guards against compactions under way too; for when nothing else runs.
+            purge: remove the small markers that guard against compactions under way too; for when nothing else runs.
 
         Raises:
             PartialDeleteError: some objects are still there; calling again goes on.

@@ -128,9 +128,8 @@ def _inspect(container: Container, names: TranscriptKeys) -> tuple[list[SegmentI
 
 
 def _left_over(listing: Listing, indexes: Indexes, names: TranscriptKeys) -> Iterator[Problem]:
-    for marker in listing.markers:
-        if not marker.done:
-            yield Problem("unfinished delete", marker.info.key, f"begun at {marker.info.created_at}; delete again, or repair")
+    for marker in listing.unfinished:
+        yield Problem("unfinished delete", marker.info.key, f"begun at {marker.info.created_at}; delete again, or repair")
     for segment in listing.dead:
         yield Problem(
             "dead generation", segment.key, "a delete overtook its compaction; nobody reads it, the next compaction removes it"

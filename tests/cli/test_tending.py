@@ -16,12 +16,12 @@ def test_rm_deletes_and_says_how_many_objects(invoke, filled):
     invoke("cat", "demo/a/one", code=3)
 
 
-def test_rm_leaves_a_marker_which_purge_removes(invoke, filled, tmp_path):
+def test_rm_leaves_two_markers_which_purge_removes(invoke, filled, tmp_path):
     def objects():
         return sorted(path.name for path in (tmp_path / "store" / "demo" / "a" / "one").rglob("*") if path.is_file())
 
     invoke("rm", "demo/a/one")
-    assert objects() == ["deleted-1"]
+    assert objects() == ["deleted-1", "deleting-1"]
     assert invoke("rm", "--purge", "demo/a/one").stdout == "demo/a/one: 0 objects deleted\n"
     assert objects() == []
     invoke("rm", "--purge", "demo/a/one", code=3)

@@ -201,6 +201,14 @@ class Facts:
         }
         _fail_if("in no listed segment", uncovered, [])
 
+    def check_refs(self, look: Look, refs: Sequence[TranscriptRef]) -> None:
+        if refs not in ([REF], []):
+            raise Violation(f"transcripts nobody has begun: {refs}")
+        if not refs:
+            _fail_if("in no listed transcript", look.must, [])
+        elif self.present <= look.never:
+            raise Violation("deleted, and listed as a transcript")
+
     def check_segment(self, look: Look, key: str, body: bytes | None) -> None:
         """``body`` is None where read_segment says there is no such segment."""
         expected = self.keys[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from random import Random
 from typing import TypeVar
@@ -14,8 +14,9 @@ from simulation.facts import NAMES, REF, Delete, Facts, Violation
 
 from transcript_backends import ObjectTranscriptStore
 from transcript_backends.container import Container
-from transcript_backends.drivers.driver import Body, Failure, Meaning, PutMode
+from transcript_backends.drivers.driver import Body, Failure, Meaning, ObjectInfo, Page, PutMode
 from transcript_backends.drivers.memory import MemoryObjectStore
+from transcript_backends.drivers.walks import walk
 from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
 from transcript_backends.keys import MarkerKey
 
@@ -98,6 +99,26 @@ class Actor:
             self.delete = None
 
 
+class TreeObjectStore(MemoryObjectStore):
+    """A store that is a directory tree. Directories stay."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(now=now)
+        self.capabilities = replace(self.capabilities, one_pass=False)
+        self._directories = {""}
+
+    def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
+        version = super().put(key, body, mode=mode, metadata=metadata)
+        self._directories |= {key[: at + 1] for at, letter in enumerate(key) if letter == "/"}
+        return version
+
+    def names(self, prefix: str) -> list[str]:
+        """What is in a directory."""
+        keys = [*self._directories, *(each.key for each in super().list_page(prefix).objects)]
+        rest = (key.removeprefix(prefix) for key in keys if key.startswith(prefix))
+        return [each for each in rest if each and "/" not in each[:-1]]
+
+
 class ActorDriver(WrapperObjectStore):
     """The store as one actor sees it."""
 
@@ -136,6 +157,25 @@ class ActorDriver(WrapperObjectStore):
             return version
 
         return self._around("put", key, store)
+
+    def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
+        if not isinstance(self.inner, TreeObjectStore):
+            return super().list_page(prefix, start_after=start_after, token=token)
+        now = self._actor.scheduler.now()
+        return Page(list(walk(self._look_into, prefix, start_after)), None, now)
+
+    def _look_into(self, prefix: str) -> tuple[list[str], Callable[[str], ObjectInfo | None]]:
+        """As `walks.LookInto`: time passes between the names and the files."""
+        tree = self.inner
+        assert isinstance(tree, TreeObjectStore)
+
+        def see(name: str) -> ObjectInfo | None:
+            def look() -> ObjectInfo | None:
+                return next((each for each in tree.list_page(prefix).objects if each.key == prefix + name), None)
+
+            return self._around("see", prefix + name, look) if self._actor.random.random() < 0.5 else look()
+
+        return self._around("names", prefix, lambda: tree.names(prefix)), see
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
         failed: dict[str, Exception] = {}
@@ -177,18 +217,28 @@ def _cut_short(body: Body) -> Body:
 
 
 class Scheduler:
-    """One schedule."""
+    """One schedule.
 
-    def __init__(self, random: Random, page_size: int, weather: Weather) -> None:
+    Args:
+        random: decides all that may happen this way or that.
+        page_size: of listings; None: the store is a directory tree.
+        weather: how often things go wrong.
+    """
+
+    def __init__(self, random: Random, page_size: int | None, weather: Weather) -> None:
         self.random = random
         self.weather = weather
         self.facts = Facts()
         self.seconds = 0.0
-        self.memory = MemoryObjectStore(page_size=page_size, now=lambda: _EPOCH + timedelta(seconds=int(self.seconds)))
+        self.memory = MemoryObjectStore(page_size=page_size, now=self.now) if page_size else TreeObjectStore(self.now)
         self.actors: list[Actor] = []
         self.late: list[tuple[str, str, Callable[[], object]]] = []
         self.trace: list[tuple[float, str, str, str, Fate]] = []
         self.greenlet = getcurrent()
+
+    def now(self) -> datetime:
+        """By the server's clock."""
+        return _EPOCH + timedelta(seconds=int(self.seconds))
 
     def start(self, name: str, work: Callable[[Actor], None]) -> Actor:
         actor = Actor(self, name, work)
@@ -267,6 +317,8 @@ class Scheduler:
             actor.outage -= 1
             return self.random.choice((Fate.FAILS, Fate.ANSWER_LOST))
         chance = self.random.random()
+        if operation == "see":
+            return Fate.DONE
         if chance < weather.death and actor.mortal:
             fates = [Fate.DIES_BEFORE, Fate.DIES_AFTER] + [Fate.DIES_LATE] * (operation == "put")
             return self.random.choice(fates)

@@ -1,4 +1,4 @@
-"""The actors, and the two shapes of schedules: a general mix, and torn listings (readers against compactors)."""
+"""The actors, and the shapes of schedules: a general mix, torn listings (readers against compactors), overtaken ones."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class FailedSchedule(Exception):
 
 
 def run(seed: int) -> Scheduler:
-    """Run one schedule: even seeds a general mix, odd ones torn listings."""
+    """Run one schedule, of one of three shapes."""
     random = Random(seed)
     weather = random.choice((Weather(), Weather(0.02, 0.015, 0.001), Weather(0.08, 0.03, 0.004)))
-    scheduler = Scheduler(random, random.choice((2, 2, 3)), weather)
+    scheduler = Scheduler(random, random.choice((2, 3, None)), weather)
     try:
-        (_torn if seed % 2 else _general)(scheduler)
-        for work in (_read, _follow_to_the_end, _compact_fully, _read, _read_more_keys, _follow_to_the_end):
+        (_general, _torn, _overtaken)[seed % 3](scheduler)
+        for work in (_read, _ask, _follow_to_the_end, _compact_fully, _read, _ask, _read_more_keys, _follow_to_the_end):
             scheduler.start("last", work)
             scheduler.run_out()
     except Exception as error:
@@ -88,15 +88,41 @@ def _general(scheduler: Scheduler) -> None:
 
 def _torn(scheduler: Scheduler) -> None:
     weather = scheduler.weather
-    for number in range(scheduler.random.randint(5, 9)):
-        scheduler.start(f"w{number}", lambda actor: _append(actor, [_new(actor, int(actor.name[1:]))]))
-        scheduler.run_out()
+    _begin(scheduler, scheduler.random.randint(5, 9))
     for number in range(6):
         if number < 2:
             scheduler.start(f"read {number}", scheduler.random.choice((_read, _read, _read_more_keys, _ask))).slow = True
         else:
             scheduler.start(f"compact {number}", _compact)
     scheduler.run_out(weather)
+
+
+def _overtaken(scheduler: Scheduler) -> None:
+    """Others come and go while one look is under way."""
+    weather, random = scheduler.weather, scheduler.random
+    _begin(scheduler, random.randint(1, 4))
+    scheduler.weather = weather
+    look = scheduler.start("look", random.choice((_read, _read_more_keys, _ask, _list_refs, _list_refs, _follow)))
+    for _ in range(random.randint(1, 3)):
+        for _ in range(random.randint(0, 8)):
+            if look in scheduler.actors:
+                scheduler.step()
+        if look in scheduler.actors:
+            scheduler.actors.remove(look)
+            work = random.choice((_compact_fully, _compact_fully, _compact_fully, _compact, _delete, _write))
+            scheduler.start(f"{work.__name__.strip('_')} {len(scheduler.trace)}", work)
+            scheduler.run_out(weather)
+            scheduler.actors.append(look)
+    scheduler.run_out(weather)
+    while scheduler.late:
+        scheduler.land(0)
+
+
+def _begin(scheduler: Scheduler, segments: int) -> None:
+    """So many segments, each of another writer."""
+    for number in range(segments):
+        scheduler.start(f"w{number}", lambda actor: _append(actor, [_new(actor, int(actor.name[1:]))]))
+        scheduler.run_out()
 
 
 # --- what actors do ---------------------------------------------------------------------------------------------------
@@ -216,13 +242,32 @@ def _read_these(actor: Actor, count: int) -> None:
 
 
 def _ask(actor: Actor) -> None:
+    actor.random.choice((_ask_for_next_seq, _list_segments, _list_refs))(actor)
+
+
+def _ask_for_next_seq(actor: Actor) -> None:
     with actor.facts.look() as look:
         actor.faults = 0
         try:
-            if actor.random.random() < 0.5:
-                actor.facts.check_next_seq(look, actor.store.next_seq(REF))
-            else:
-                actor.facts.check_segments(look, actor.store.list_segments(REF))
+            actor.facts.check_next_seq(look, actor.store.next_seq(REF))
+        except StoreUnavailableError:
+            _excuse(actor)
+
+
+def _list_segments(actor: Actor) -> None:
+    with actor.facts.look() as look:
+        actor.faults = 0
+        try:
+            actor.facts.check_segments(look, actor.store.list_segments(REF))
+        except StoreUnavailableError:
+            _excuse(actor)
+
+
+def _list_refs(actor: Actor) -> None:
+    with actor.facts.look() as look:
+        actor.faults = 0
+        try:
+            actor.facts.check_refs(look, list(actor.store.list_refs()))
         except StoreUnavailableError:
             _excuse(actor)
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from simulation.schedules import FailedSchedule, run
 
-from transcript_backends import compaction, listing, reading
+from transcript_backends import compaction, listing, object_store, reading
 from transcript_backends.compaction import _Compactor, _StopError
 from transcript_backends.container import Container
+from transcript_backends.deletion import DeleteResult
 from transcript_backends.errors import SegmentConflictError
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import EVENTS, INDEX, SegmentName, TranscriptKeys
@@ -137,7 +138,15 @@ def indexes_are_listed_before_segments(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(listing, "list_once", list_once)
 
 
-@mutation(within=2000)
+@mutation(within=3000)
+def a_directory_tree_is_listed_in_one_pass(patch: pytest.MonkeyPatch) -> None:
+    def list_once(container: Container, names: TranscriptKeys, **_: Any) -> Listing:
+        return Listing(names, container.list(names.prefix))
+
+    patch.setattr(listing, "list_once", list_once)
+
+
+@mutation(within=5000)
 def what_a_listing_shows_too_early_is_shown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reading, "premature", lambda *_: [])
 
@@ -174,6 +183,18 @@ def an_older_generation_is_shown(patch: pytest.MonkeyPatch) -> None:
         self.dead = []
 
     patch.setattr(Listing, "__init__", show_dead)
+
+
+@mutation(within=3000)
+def a_finished_delete_takes_its_first_marker_away(patch: pytest.MonkeyPatch) -> None:
+    delete = object_store.delete_transcript
+
+    def leave_one(container: Container, names: TranscriptKeys, *, purge: bool) -> DeleteResult:
+        result = delete(container, names, purge=purge)
+        container.delete([names.deleting(result.generation)])
+        return result
+
+    patch.setattr(object_store, "delete_transcript", leave_one)
 
 
 # --- lost answers -----------------------------------------------------------------------------------------------------

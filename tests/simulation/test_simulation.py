@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from simulation.schedules import run_batches
 
-SCHEDULES = 3000
+SCHEDULES = 4000
 TESTS = Path(__file__).parents[1]
 
 

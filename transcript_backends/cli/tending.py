@@ -22,7 +22,7 @@ from transcript_backends.cli.session import (
     epilog=examples("transcripts rm demo/agent/s1", "transcripts rm --purge --missing-ok demo/agent/s1 demo/agent/s2")
 )
 @ref_argument("REF...", several=True)
-@click.option("--purge", is_flag=True, help="Leave no deletion marker either; only where nothing else runs on REF.")
+@click.option("--purge", is_flag=True, help="Leave no deletion markers either; only where nothing else runs on REF.")
 @click.option("--missing-ok", is_flag=True, help="Transcripts that do not exist are no error.")
 @json_option
 @store_option
@@ -30,7 +30,7 @@ from transcript_backends.cli.session import (
 def rm(session: Session, refs: Sequence[TranscriptRef], purge: bool, missing_ok: bool) -> None:
     """Delete transcripts, without asking.
 
-    A small marker stays in place of each; it keeps a compaction that is under way from bringing anything back.
+    Two small markers stay in place of each; they keep a compaction that is under way from bringing anything back.
     """
     store = session.open_store()
     missing = []

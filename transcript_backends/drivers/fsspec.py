@@ -16,9 +16,9 @@ import contextlib
 import errno
 import io
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from operator import itemgetter
+from functools import partial
 from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
@@ -30,7 +30,7 @@ from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head
 from transcript_backends.drivers.fsspec_answers import TEMPORARY, RefusedError, name_in, object_info
 from transcript_backends.drivers.fsspec_instances import Instances
 from transcript_backends.drivers.local import LocalObjectStore
-from transcript_backends.drivers.walks import Walks
+from transcript_backends.drivers.walks import Walks, walk
 from transcript_backends.errors import InvalidURLError, MissingExtraError
 from transcript_backends.urls import DIRECTORY_SCHEMES, FSSPEC, Setting, StoreURL
 
@@ -67,7 +67,7 @@ class FsspecObjectStore:
         own = not pipe_file.__module__.startswith("fsspec.")
         self._creates = own or self._sftp or self._here
         self._instances = Instances(filesystem, options, arguments)
-        self._walks = Walks(self._walk)
+        self._walks = Walks(partial(walk, self._look_into))
         self.capabilities = Capabilities(create_only="yes" if self._here else "probe", one_pass=False)
 
     # --- write --------------------------------------------------------------------------------------------------------
@@ -128,37 +128,23 @@ class FsspecObjectStore:
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc) if self._here else None)
 
-    def _walk(self, prefix: str, after: str) -> Generator[ObjectInfo, None, bool]:
-        """The files below a prefix by key, those up to ``after`` left out; whether there was anything.
-
-        A directory is read when its turn comes.
-        """
-        entries = self._entries(prefix)
-        found = False
-        while entries:
-            name, entry = entries.pop()
-            key = prefix + name
-            if name.endswith("/"):
-                found = True
-                if (key > after or after.startswith(key)) and not (yield from self._walk(key, after)):
-                    entries = [each for each in self._entries(prefix) if each[0] > name]  # what was in it may be in a new one
-            elif name and key > after:
-                if entry["type"] == "file":
-                    found = True
-                    yield object_info(key, entry)
-                else:
-                    self._refuse_directory(key)
-        return found
-
-    def _entries(self, prefix: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """What is in a directory by name, last name first, the names of directories with a slash."""
+    def _look_into(self, prefix: str) -> tuple[list[str], Callable[[str], ObjectInfo | None]]:
+        """As `walks.LookInto`."""
         directory = self._at(prefix).rstrip("/")
         try:
             with self._asking() as fs:
-                entries = [(name_in(directory, entry), entry) for entry in fs.ls(directory or "/", detail=True)]
+                entries = {name_in(directory, entry): entry for entry in fs.ls(directory or "/", detail=True)}
         except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(entries, key=itemgetter(0), reverse=True)
+            entries = {}
+
+        def see(name: str) -> ObjectInfo | None:
+            entry = entries[name]
+            if entry["type"] == "file":
+                return object_info(prefix + name, entry)
+            self._refuse_directory(prefix + name)
+            return None
+
+        return [name for name in entries if name], see
 
     def _refuse_directory(self, key: str) -> None:
         with self._asking() as fs:

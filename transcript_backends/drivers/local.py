@@ -15,11 +15,11 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
-from transcript_backends.drivers.walks import Walks
+from transcript_backends.drivers.walks import Walks, walk
 
 _ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = ".tmp-"
@@ -54,7 +54,7 @@ class LocalObjectStore:
         self.location = f"file://{directory}"
         self.capabilities = Capabilities(one_pass=False, parallel=1)
         self._root = os.path.realpath(directory)
-        self._walks = Walks(lambda prefix, after: _walk(os.path.dirname(self._path(prefix + "any")), prefix, after))
+        self._walks = Walks(self._walk)
         self._plain: tuple[str, float] = "", 0.0  # a directory no link leads to, and when that was seen
         self._settled: set[str] = set()  # directories whose own entries are known to be on disk
 
@@ -166,6 +166,39 @@ class LocalObjectStore:
             raise _NoRoot(self._root)
         return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc))
 
+    def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        self._path(f"{prefix}any")  # refuses links on the way there; those on the way from there are not followed
+        return walk(self._look_into, prefix, after)
+
+    def _look_into(self, prefix: str) -> tuple[list[str], Callable[[str], ObjectInfo | None]]:
+        """As `walks.LookInto`. Dot files are temporary ones; links and odd files are no objects."""
+        directory = os.path.join(self._root, prefix)
+
+        def see(name: str) -> ObjectInfo | None:
+            path = os.path.join(directory, name)
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                return None
+            if stat.S_ISREG(status.st_mode):
+                return _info(prefix + name, status)
+            if os.path.isdir(path):
+                raise _Refused(
+                    f"{prefix}{name} is a symbolic link to a directory, which is not followed: move the directory here"
+                )
+            return None
+
+        try:
+            with os.scandir(directory) as entries:
+                names = [
+                    entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".")
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        return names, see
+
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> str:
@@ -228,49 +261,6 @@ class _FileRange:
             os.close(descriptor)
 
     __del__ = close
-
-
-def _walk(directory: str, prefix: str, after: str) -> Generator[ObjectInfo, None, bool]:
-    """The files below a directory in byte order of their keys, those up to ``after`` left out; whether there was anything.
-
-    Dot files are temporary ones; links and odd files are no objects.
-    """
-    names = _names(directory)
-    found = False
-    while names:  # a large directory is forgotten as it is walked
-        name = names.pop()
-        key = prefix + name
-        path = os.path.join(directory, name)
-        if name.endswith("/"):
-            found = True
-            if (key > after or after.startswith(key)) and not (yield from _walk(path, key, after)):
-                names = [each for each in _names(directory) if each > name]  # what was in it may be in a new one now
-        elif key > after:
-            try:
-                status = os.lstat(path)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(status.st_mode):
-                found = True
-                yield _info(key, status)
-            elif os.path.isdir(path):
-                raise _Refused(f"{key!r} is a symbolic link to a directory, which is not followed: move the directory here")
-    return found
-
-
-def _names(directory: str) -> list[str]:
-    """What is in a directory, last name first, the names of directories with a slash; nothing where it is missing."""
-    try:
-        with os.scandir(directory) as entries:
-            names = [
-                entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
-                for entry in entries
-                if not entry.name.startswith(".")
-            ]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    names.sort(reverse=True)
-    return names
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:

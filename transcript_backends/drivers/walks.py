@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import datetime
 from itertools import islice
 
@@ -10,6 +10,30 @@ from transcript_backends.drivers.driver import ObjectInfo, Page
 
 PAGE_SIZE = 1000
 _WALKS = 8  # that are remembered from page to page
+
+
+LookInto = Callable[[str], tuple[list[str], Callable[[str], ObjectInfo | None]]]
+"""Gives what is in a directory now, by its prefix: the names, those of directories with a slash; none where it is missing.
+And a way to see the file of such a name, None where it is gone or no object."""
+
+
+def walk(look_into: LookInto, prefix: str, after: str = "") -> Generator[ObjectInfo, None, bool]:
+    """The files below a prefix in byte order of their keys, those up to ``after`` left out; whether there was anything."""
+    names, see = look_into(prefix)
+    names.sort(reverse=True)
+    found = False
+    while names:  # a large directory is forgotten as it is walked
+        name = names.pop()
+        key = prefix + name
+        if name.endswith("/"):
+            found = True
+            if (key > after or after.startswith(key)) and not (yield from walk(look_into, key, after)):
+                names, see = look_into(prefix)  # what was in that one may be in a new one now
+                names = sorted((each for each in names if each > name), reverse=True)
+        elif key > after and (info := see(name)) is not None:
+            found = True
+            yield info
+    return found
 
 
 class Walks:
