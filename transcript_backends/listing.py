@@ -283,12 +283,15 @@ def list_once(
 ) -> Listing:
     """List ``events/`` and ``index/``, and the payloads where they are asked for; may have been torn."""
     able = container.driver.capabilities
-    if not (able.ordered_lists and able.one_pass):
-        parts = (keys.EVENTS, keys.INDEX, *([keys.PAYLOADS] if payloads else []))  # in this order, which proves so much
-        return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts), only)
-    # Payloads sort last and may be many: they are left out. Nothing of ours sorts before events/, so no start is given:
-    # servers have answered one with nothing at all.
-    return Listing(names, _until(container.list(names.prefix), None if payloads else names.prefix + keys.PAYLOADS), only)
+    if able.ordered_lists and able.one_pass:
+        # Payloads sort last and may be many: they are left out. Nothing of ours sorts before events/, so no start is given:
+        # servers have answered one with nothing at all.
+        objects = _until(container.list(names.prefix), None if payloads else names.prefix + keys.PAYLOADS)
+        listing = Listing(names, objects, only)
+        if container.driver.capabilities.one_pass:  # which only the answers may tell
+            return listing
+    parts = (keys.EVENTS, keys.INDEX, *([keys.PAYLOADS] if payloads else []))  # in this order, which proves so much
+    return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts), only)
 
 
 def stable_listing(

@@ -194,3 +194,18 @@ def test_directory_buckets_of_aws_are_known_for_what_they_do() -> None:
     with open_store(f"s3://{DIRECTORY_BUCKET}", region="us-east-1", access_key_id="A", secret_access_key="S") as store:
         able = store._container.driver.capabilities
     assert (able.create_only, able.ordered_lists, able.start_after) == ("yes", False, False)
+
+
+def test_minio_is_known_by_its_answers_and_listed_in_parts(store: ObjectTranscriptStore, server: S3Server) -> None:
+    def as_minio(request: Request, serve: Serve) -> Reply:
+        answer = serve()
+        answer.headers["Server"] = "MinIO"
+        return answer
+
+    fill(server, 3)
+    server.always("LIST", as_minio)
+    session, parts = "p/acme/coder/s1/", ["p/acme/coder/s1/events/", "p/acme/coder/s1/index/"]
+    assert len(store.list_segments(REF)) == 3
+    assert [each.query["prefix"] for each in server.requests("LIST")] == [session, *parts]
+    assert store.next_seq(REF) == 3
+    assert [each.query["prefix"] for each in server.requests("LIST")] == [session, *parts, *parts]

@@ -156,6 +156,7 @@ class S3ObjectStore:
         self._with_puts = {member: settings[name] for name, member in _PUT_MEMBERS.items() if name in settings}
         self._purge_versions = bool(settings.get("purge_versions"))
         self._batch_delete = True
+        self._one_pass = True
         self.location = f"s3://{bucket}"
 
     @property
@@ -166,7 +167,12 @@ class S3ObjectStore:
             known = False
         plain = not _is_directory_bucket(self._bucket)  # those list in no order and refuse StartAfter
         # Elsewhere StartAfter is not trusted either: some servers skip keys that come after it (localstack#13745).
-        return Capabilities(create_only="yes" if known else "probe", ordered_lists=plain, start_after=plain and known)
+        return Capabilities(
+            create_only="yes" if known else "probe",
+            ordered_lists=plain,
+            one_pass=self._one_pass,
+            start_after=plain and known,
+        )
 
     @property
     def details(self) -> str:
@@ -218,8 +224,10 @@ class S3ObjectStore:
             raise _NotS3("a listing without Name and KeyCount")
         found = list[ObjectInfo](answer.get(LISTED, ()))  # type: ignore[call-overload]
         found += [_info(_member(each, "Key"), _member(each, "Size"), each) for each in answer.get("Contents", ())]
-        now = http_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
-        return Page(found, _member(answer, "NextContinuationToken") if truncated else None, now)
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        if "MinIO" in headers.get("server", ""):
+            self._one_pass = False  # it walks directories, each of whose names it reads at once
+        return Page(found, _member(answer, "NextContinuationToken") if truncated else None, http_time(headers.get("date")))
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
         if self._purge_versions:
