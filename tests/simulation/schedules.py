@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from random import Random
 
-from simulation.facts import REF, Followed, Violation
+from simulation.facts import REF, Followed, Look, Violation
 from simulation.scheduler import Actor, Scheduler, Weather
 
 from transcript_backends import (
@@ -246,28 +246,22 @@ def _ask(actor: Actor) -> None:
 
 
 def _ask_for_next_seq(actor: Actor) -> None:
-    with actor.facts.look() as look:
-        actor.faults = 0
-        try:
-            actor.facts.check_next_seq(look, actor.store.next_seq(REF))
-        except StoreUnavailableError:
-            _excuse(actor)
+    _look(actor, lambda look: actor.facts.check_next_seq(look, actor.store.next_seq(REF)))
 
 
 def _list_segments(actor: Actor) -> None:
-    with actor.facts.look() as look:
-        actor.faults = 0
-        try:
-            actor.facts.check_segments(look, actor.store.list_segments(REF))
-        except StoreUnavailableError:
-            _excuse(actor)
+    _look(actor, lambda look: actor.facts.check_segments(look, actor.store.list_segments(REF)))
 
 
 def _list_refs(actor: Actor) -> None:
+    _look(actor, lambda look: actor.facts.check_refs(look, list(actor.store.list_refs())))
+
+
+def _look(actor: Actor, check: Callable[[Look], None]) -> None:
     with actor.facts.look() as look:
         actor.faults = 0
         try:
-            actor.facts.check_refs(look, list(actor.store.list_refs()))
+            check(look)
         except StoreUnavailableError:
             _excuse(actor)
 
