@@ -18,11 +18,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
+from transcript_backends.hashing import sha256
 
 MAX_SEQ = 2**63 - 1
 MAX_KEY_BYTES = 1024
 MAX_ID_BYTES = 255
 _SEQ_DIGITS = 19
+_LONGEST_WRITER_ID = 64
 
 EVENTS, INDEX, PAYLOADS = "events/", "index/", "payloads/"
 
@@ -32,8 +34,8 @@ _SEGMENT = re.compile(rf"{_NUMBER}-{_NUMBER}-([^./]+)\.jsonl")
 _COMPACTED = re.compile(r"compacted-(0|[1-9][0-9]{0,18})-([0-9a-f]{16})")
 _MARKER = re.compile(r"(deleting|deleted)-([1-9][0-9]{0,18})")
 _PAYLOAD = re.compile(r"[0-9a-f]{64}")
-_WRITER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_LONGEST_NAME = EVENTS + "9" * _SEQ_DIGITS + "-" + "9" * _SEQ_DIGITS + "-" + "w" * 64 + ".jsonl"
+_WRITER_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{_LONGEST_WRITER_ID}}}")
+_LONGEST_NAME = EVENTS + "9" * _SEQ_DIGITS + "-" + "9" * _SEQ_DIGITS + "-" + "w" * _LONGEST_WRITER_ID + ".jsonl"
 
 
 # --- ids <-> path segments --------------------------------------------------------------------------------------------
@@ -133,6 +135,21 @@ def check_writer_id(writer_id: object) -> str:
     if writer_id.startswith("compacted-"):
         raise InvalidSegmentError(f"writer id {writer_id!r} starts with 'compacted-', which is kept for compacted segments")
     return writer_id
+
+
+def writer_id_in(generation: int, writer_id: str) -> str:
+    """The name under which a writer with an id of its own writes in a generation of a transcript.
+
+    After a delete the same id and seqs would make the same keys again, and a request of the previous generation that is
+    carried out late would remove what is stored under them. So the generation takes part in the name: ``mine`` writes as
+    ``mine-g2`` after the second delete. Where that is too long for a writer id, a digest takes the place of its middle.
+    """
+    if not generation:
+        return writer_id
+    suffix = f"-g{generation}"
+    if len(writer_id) + len(suffix) > _LONGEST_WRITER_ID:
+        suffix = f"-{sha256(writer_id.encode())[:16]}{suffix}"
+    return writer_id[: _LONGEST_WRITER_ID - len(suffix)] + suffix
 
 
 def check_range(seq_start: object, seq_end: object) -> int:

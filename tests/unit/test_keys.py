@@ -399,3 +399,19 @@ def test_one_name_in_two_places_takes_one_value():
 def test_a_value_that_can_be_no_segment_is_refused_by_its_name(value):
     with pytest.raises(InvalidRefError, match=r"user_id|surrogate"):
         keys.fill("{user_id}/", {"user_id": value})
+
+
+# --- writer ids in a generation ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("writer_id", ["mine", "m" * 61, "m" * 62, "m" * 64])
+def test_a_writer_id_takes_part_in_each_generation_under_another_name(writer_id):
+    names = [keys.writer_id_in(generation, writer_id) for generation in (0, 1, 2, 11, keys.MAX_SEQ)]
+    assert names[0] == writer_id
+    assert len(set(names)) == len(names)
+    assert [keys.check_writer_id(name) for name in names] == names
+
+
+def test_long_writer_ids_stay_apart_in_a_generation():
+    assert keys.writer_id_in(1, "m" * 63 + "a") != keys.writer_id_in(1, "m" * 63 + "b")
+    assert keys.writer_id_in(3, "mine") == "mine-g3"
