@@ -1,0 +1,409 @@
+"""A journal whose disk fails, is shared, damaged or in the way: nothing confirmed is lost, nothing is stored twice."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.setups import REF, HookedObjectStore, append, make
+
+from transcript_backends import InvalidSegmentError, ObjectTranscriptStore, SegmentConflictError, writing
+from transcript_backends.clock import SystemClock
+from transcript_backends.container import Container, RetryPolicy
+from transcript_backends.drivers.driver import Meaning
+from transcript_backends.drivers.local import LocalObjectStore
+from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
+from transcript_backends.keys import MAX_SEQ
+
+AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
+pytestmark = [
+    pytest.mark.xfail(strict=True, reason="a writer does not outlive what may happen to its journal"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
+SECONDS = 10  # a call that takes longer hangs
+
+
+@pytest.fixture(autouse=True)
+def _no_writer_is_left() -> Iterator[None]:
+    yield
+    writing._writers.clear()  # what a test has left behind must not hold up the end of the interpreter
+
+
+class Disk:
+    """Makes calls on journals fail.
+
+    Attributes:
+        fails: is asked for each call, with its name and what it writes.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.fails: Callable[[str, bytes], bool] = lambda call, data: False
+        self.error = errno.ENOSPC
+        for call in ("write", "fsync", "ftruncate"):
+            patch.setattr(os, call, self._failing(call, getattr(os, call)))
+
+    def _failing(self, call: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def on_disk(file: int, *arguments: Any) -> Any:
+            data = bytes(arguments[0]) if call == "write" else b""
+            if ".journal" in os.readlink(f"/proc/self/fd/{file}") and self.fails(call, data):
+                if data[1:]:
+                    function(file, data[: len(data) // 2])
+                raise OSError(self.error, os.strerror(self.error))
+            return function(file, *arguments)
+
+        return on_disk
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+class NamedObjectStore(WrapperObjectStore):
+    """The store of a server, in a directory; may be away."""
+
+    def __init__(self, directory: Path, location: str, details: str = "") -> None:
+        super().__init__(LocalObjectStore(str(directory)))
+        self._location, self._details = location, details
+        self.is_away = False
+
+    @property
+    def location(self) -> str:
+        return self._location
+
+    @property
+    def details(self) -> str:
+        return self._details
+
+    def put(self, key: str, body: bytes, *, mode: Any, metadata: Any) -> str:
+        if self.is_away:
+            raise InjectedError(Meaning.TRY_AGAIN)
+        return super().put(key, body, mode=mode, metadata=metadata)
+
+    def classify(self, error: Exception) -> Any:
+        from transcript_backends.drivers.driver import Failure
+
+        return Failure(error.meaning, "away") if isinstance(error, InjectedError) else super().classify(error)
+
+
+def named(directory: Path, location: str = "s3://bucket", details: str = "") -> ObjectTranscriptStore:
+    return ObjectTranscriptStore(Container(NamedObjectStore(directory, location, details), retry=RetryPolicy(max_attempts=1)))
+
+
+def local(tmp_path: Path) -> ObjectTranscriptStore:
+    return ObjectTranscriptStore(Container(LocalObjectStore(str(tmp_path / "store"))))
+
+
+def numbers(store: ObjectTranscriptStore) -> list[int]:
+    return [record.json()["n"] for record in store.records(REF)]
+
+
+def journals(directory: Path) -> list[str]:
+    return sorted(name for name in os.listdir(directory) if name.endswith(".journal"))
+
+
+def dies(work: Callable[[], object]) -> None:
+    """Do something in a process that is killed right after it."""
+    if (child := os.fork()) == 0:
+        try:
+            work()
+        except BaseException:
+            logging.exception("the child failed")
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# --- a disk that fails ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [b"C", b"D"], ids=["the bounds of a batch", "what is stored"])
+def test_a_writer_outlives_a_journal_that_cannot_be_written_in_its_thread(tmp_path: Path, disk: Disk, kind: bytes) -> None:
+    store = local(tmp_path)
+    writer = store.writer(REF, spool_dir=str(tmp_path / "spool"), **AT_HAND)
+    writer.append({"n": 0})
+    disk.fails = lambda call, data: data[:1] == kind
+    writer.flush(timeout=SECONDS)
+    assert numbers(store) == [0]
+    disk.fails = lambda call, data: False
+    assert writer.append({"n": 1}) == 1
+    writer.close(timeout=SECONDS)
+    assert writer.state == (0, 0, None)
+    store.writer(REF, spool_dir=str(tmp_path / "spool")).close(timeout=SECONDS)
+    assert numbers(store) == [0, 1]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+@pytest.mark.parametrize("broken", ["write", "fsync"])
+def test_append_takes_a_record_or_raises(tmp_path: Path, disk: Disk, broken: str, error: int) -> None:
+    def work() -> None:
+        writer = local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool"), max_age=1e6, max_records=2)
+        disk.error = error
+        n = taken = 0
+        while n < 20:
+            disk.fails = lambda call, data: call == broken and n % 3 == 1 and taken < 2
+            try:
+                writer.append({"n": n})
+            except OSError as failure:
+                assert failure.__class__.__name__ == "JournalError"
+                assert "spool" in str(failure)
+                assert os.strerror(error) in str(failure)
+                taken += 1
+            else:
+                n, taken = n + 1, 0
+
+    dies(work)
+    store = local(tmp_path)
+    store.writer(REF, spool_dir=str(tmp_path / "spool")).close()
+    assert numbers(store) == list(range(20))
+
+
+def test_what_was_appended_by_several_threads_and_not_flushed_is_raised_by_each(tmp_path: Path, disk: Disk) -> None:
+    def work() -> None:
+        writer = local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool"), **AT_HAND)
+        count = [0]
+
+        def fails(call: str, data: bytes) -> bool:
+            count[0] += 1
+            return count[0] % 5 == 0
+
+        disk.fails = fails
+
+        def run(thread: int) -> None:
+            for n in range(20):
+                while True:
+                    with contextlib.suppress(OSError):
+                        writer.append({"n": n, "thread": thread})
+                        break
+
+        threads = [threading.Thread(target=run, args=(thread,)) for thread in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert writer.state.pending_records == 80
+
+    dies(work)
+    store = local(tmp_path)
+    store.writer(REF, spool_dir=str(tmp_path / "spool")).close()
+    found = [(each["thread"], each["n"]) for each in (record.json() for record in store.records(REF))]
+    assert sorted(found) == [(thread, n) for thread in range(4) for n in range(20)]
+
+
+# --- who shares a directory -------------------------------------------------------------------------------------------
+
+
+def test_two_writers_that_start_at_the_same_moment_leave_each_other_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, spool = local(tmp_path), tmp_path / "spool"
+    flock = fcntl.flock
+    others: list[Any] = []
+
+    def lock(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        others.append(store.writer(REF, spool_dir=str(spool)))
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    one = store.writer(REF, spool_dir=str(spool), **AT_HAND)
+    one.append({"n": 0})
+    assert len(journals(spool)) == 2
+    others[0].close()
+    assert len(journals(spool)) == 1
+    one.close()
+    assert journals(spool) == []
+
+
+@pytest.mark.parametrize("harm", ["removed", "renamed", "replaced"])
+def test_a_journal_that_has_lost_its_name_is_written_anew(tmp_path: Path, harm: str) -> None:
+    spool = tmp_path / "spool"
+
+    def work() -> None:
+        writer = local(tmp_path).writer(REF, spool_dir=str(spool), **AT_HAND)
+        writer.append({"n": 0})
+        (journal,) = (spool / name for name in journals(spool))
+        if harm == "renamed":
+            journal.rename(tmp_path / "elsewhere")
+        else:
+            journal.unlink()
+        if harm == "replaced":
+            journal.touch()
+        writer.append({"n": 1})
+
+    dies(work)
+    store = local(tmp_path)
+    store.writer(REF, spool_dir=str(spool)).close()
+    assert numbers(store) == [0, 1]
+
+
+def test_what_was_left_for_one_server_is_not_sent_to_another(tmp_path: Path) -> None:
+    spool = str(tmp_path / "spool")
+    servers = [(tmp_path / name, f"endpoint http://{name}.example") for name in ("one", "other")]
+
+    def work() -> None:
+        store = named(servers[0][0], details=servers[0][1])
+        store._container.driver.is_away = True
+        store.writer(REF, spool_dir=spool, **AT_HAND).append({"n": 0})
+
+    dies(work)
+    one, other = (named(directory, details=details) for directory, details in servers)
+    other.writer(REF, spool_dir=spool).close()
+    assert numbers(other) == []
+    one.writer(REF, spool_dir=spool).close()
+    assert numbers(one) == [0]
+    assert os.listdir(spool) == []
+
+
+def test_a_journal_that_never_idles_is_bounded_by_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transcript_backends.journal._ROTATE_BYTES", 1000)
+    spool = tmp_path / "spool"
+    setup = make()
+    store, _ = setup.store, setup.driver
+    writer = store.writer(REF, spool_dir=str(spool), **AT_HAND)
+    put = setup.driver.put
+
+    def put_and_append(*arguments: Any, **options: Any) -> str:
+        version: str = put(*arguments, **options)
+        writer.append({"n": len(store.list_segments(REF))})
+        return version
+
+    monkeypatch.setattr(setup.driver, "put", put_and_append)
+    writer.append({"n": 0})
+    for _ in range(300):
+        writer.flush()
+        assert sum(each.stat().st_size for each in os.scandir(spool)) < 3000
+        assert writer.state.pending_records > 0
+    monkeypatch.setattr(setup.driver, "put", put)
+    writer.close()
+    assert numbers(store) == list(range(301))
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", [0, 1, 10, 50, 99, 100])
+def test_what_is_whole_of_a_damaged_journal_is_sent_and_the_rest_kept(
+    tmp_path: Path, line: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = tmp_path / "spool"
+
+    def work() -> None:
+        writer = local(tmp_path).writer(REF, spool_dir=str(spool), **AT_HAND)
+        for n in range(100):
+            writer.append({"n": n})
+
+    dies(work)
+    (journal,) = (spool / name for name in journals(spool))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    records = [number for number, each in enumerate(lines) if each.startswith(b"R")]
+    damaged = 0 if line == 0 else records[line - 1]
+    lines[damaged] = lines[damaged][:12] + b"\x00" + lines[damaged][13:]
+    journal.write_bytes(stored := b"".join(lines))
+    store = local(tmp_path)
+    store.writer(REF, spool_dir=str(spool)).close()
+    assert numbers(store) == [n for n in range(100) if n != line - 1]
+    assert journals(spool) == []
+    (kept,) = spool.iterdir()
+    assert kept.read_bytes()[: len(stored)] == stored
+    assert str(kept) in caplog.text
+
+
+def test_a_journal_whose_sent_batch_is_damaged_lets_the_next_writer_open(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+
+    def work() -> None:
+        store = named(tmp_path / "store")
+        writer = store.writer(REF, spool_dir=str(spool), **AT_HAND)
+        for n in range(5):
+            writer.append({"n": n})
+        store._container.driver.is_away = True
+        with contextlib.suppress(ConnectionError):
+            writer.flush()
+
+    dies(work)
+    (journal,) = (spool / name for name in journals(spool))
+    stored = journal.read_bytes()
+    journal.write_bytes(stored.replace(b'{"n":2}', b'{"n":7}'))
+    store = named(tmp_path / "store")
+    store.writer(REF, spool_dir=str(spool)).close()
+    assert numbers(store) == [0, 1, 3, 4]
+
+
+# --- numbers and names ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spooled", [True, False])
+def test_a_record_that_can_never_be_stored_is_refused(tmp_path: Path, spooled: bool) -> None:
+    setup = make()
+    append(setup.store, MAX_SEQ - 1, MAX_SEQ - 1)
+    spool_dir = str(tmp_path) if spooled else None
+    writer = setup.store.writer(REF, spool_dir=spool_dir, **AT_HAND)
+    assert writer.append({"n": 0}) == MAX_SEQ
+    for _ in range(2):
+        with pytest.raises(InvalidSegmentError, match="last number"):
+            writer.append({"n": 1})
+    writer.close()
+    setup.store.writer(REF, spool_dir=spool_dir).close()
+    assert setup.store.next_seq(REF) == MAX_SEQ + 1
+    assert os.listdir(tmp_path) == []
+
+
+class Hours(SystemClock):
+    """A clock that can be set forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_writer_that_was_idle_finds_out_that_another_has_its_id(compacted: bool) -> None:
+    setup, clock = make(), Hours()
+    store = ObjectTranscriptStore(Container(setup.memory, clock=clock))
+    idle = store.writer(REF, writer_id="same", **AT_HAND)
+    idle.append({"idle": 0})
+    idle.flush()
+    with store.writer(REF, writer_id="same", **AT_HAND) as other:
+        for n in range(3):
+            other.append({"other": n})
+        other.flush()
+        if compacted:
+            from transcript_backends import CompactionPolicy
+
+            store.compact(REF, CompactionPolicy(min_segments=2, full=True))
+        clock.ahead = 3600.0
+        for n in range(2):
+            idle.append({"idle": n})
+        with pytest.raises(SegmentConflictError):
+            idle.flush()
+    idle._state = "closed"
+
+
+def test_a_new_writer_finds_out_later_that_another_was_at_work_under_its_id() -> None:
+    setup, clock = make(), Hours()
+    hooks = HookedObjectStore(setup.memory)
+    store = ObjectTranscriptStore(Container(hooks, clock=clock))
+    first = store.writer(REF, writer_id="same", **AT_HAND)
+    first.append({"first": 0})
+    first.flush()
+    second = store.writer(REF, writer_id="same", **AT_HAND)
+    second.append({"second": 0})
+    second.append({"second": 1})
+    second.flush()
+    append(store, 1, 3, "same")  # what the first sends next, not idle, and with bounds of its own
+    clock.ahead = 60.0
+    second.append({"second": 2})
+    with pytest.raises(SegmentConflictError):
+        second.flush()
+    first._state = second._state = "closed"
