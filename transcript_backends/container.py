@@ -135,6 +135,15 @@ class Container:
         tell_after_fork(self)
 
     @property
+    def identity(self) -> str:
+        """Tells this container from every other, also of the same location on another server; holds no secret.
+
+        A driver may say it itself (``identity``), where its details change while the store is the same.
+        """
+        found = getattr(self.driver, "identity", None)
+        return f"{self.driver.location} {self.driver.details}".strip() if found is None else str(found)
+
+    @property
     def parallel(self) -> int:
         """How many requests one operation may have under way at once."""
         return self._parallel or self.driver.capabilities.parallel

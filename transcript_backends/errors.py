@@ -18,6 +18,7 @@
     ├── UnexpectedResponseError              also ConnectionError
     ├── ConditionalWritesUnsupportedError
     ├── CorruptSegmentError
+    ├── JournalError                         also OSError
     ├── PartialDeleteError
     └── MissingExtraError                    also ImportError
 
@@ -120,6 +121,10 @@ class ConditionalWritesUnsupportedError(TranscriptStoreError):
 
 class CorruptSegmentError(TranscriptStoreError):
     """Stored data isn't what it should be; the message names the object and the place."""
+
+
+class JournalError(TranscriptStoreError, OSError):
+    """A writer's journal can't be written. What `TranscriptWriter.append` was called with was not taken."""
 
 
 class PartialDeleteError(TranscriptStoreError):

@@ -2,32 +2,33 @@
 
 One file for each writer, in a directory of the user's. A line each: a letter, the CRC-32 of the rest, the rest.
 
-- ``H``: what it is the journal of, as JSON;
+- ``H``: what it is the journal of, as JSON; twice, so that one damaged line can't hide it;
 - ``R``: a record: its seq and its line;
-- ``C``: a batch that may be under way, by its first and last seq: it is sent like this or not at all;
+- ``C``: a batch that may have been sent, by its first and last seq: it is sent again with the same bounds;
 - ``D``: everything up to this seq is stored.
 
-A line cut short ends the journal. The file is locked as long as its writer lives.
+The file is locked as long as its writer lives, and has its name only once it is locked and its header is on the disk. It
+is replaced, by a file with what still waits, when it has grown, after a failure of the disk, and where its name is lost.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import json
 import os
-import threading
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from transcript_backends.errors import CorruptSegmentError
 from transcript_backends.hashing import sha256
+from transcript_backends.machine import Disk, Machine
 from transcript_backends.refs import TranscriptRef
 
-_FORMAT = 1
-_SUFFIX = ".journal"
-_ROTATE_BYTES = 4 * 1024 * 1024
+FORMAT = 2  # 1 had one header, which did not tell servers apart
+SUFFIX = ".journal"
+_ROTATE_BYTES = 4 * 1024 * 1024  # a smaller journal is not replaced for its size
+_ATTEMPTS = 10  # to make a file that nobody takes for a dead writer's before it is locked
 
 
 class Batch(NamedTuple):
@@ -45,197 +46,260 @@ class Batch(NamedTuple):
         return b"".join(line + b"\n" for line in self.lines)
 
 
+class Header(NamedTuple):
+    """What a journal is the journal of.
+
+    Attributes:
+        store: the store's location, root included.
+        identity: tells the store from others of that location, on other servers say; empty where that is not known.
+        ref: the transcript.
+        writer_id: whose records it holds.
+        offload_bytes: the writer's limit, by which a batch that is sent again has the same bytes.
+    """
+
+    store: str
+    identity: str
+    ref: TranscriptRef
+    writer_id: str
+    offload_bytes: int | None
+
+    @property
+    def line(self) -> bytes:
+        members = {
+            "format": FORMAT,
+            "store": self.store,
+            "identity": self.identity,
+            "ref": [self.ref.tenant, self.ref.agent_id, self.ref.session_id],
+            "writer": self.writer_id,
+            "offload": self.offload_bytes,
+        }
+        return encode("H", json.dumps(members).encode())
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{name_prefix(self.store, self.ref)}{sha256(self.identity.encode())[:8]}-{self.writer_id}{SUFFIX}"
+
+
+class Waiting(NamedTuple):
+    """What a journal has to hold.
+
+    Attributes:
+        sent: the batch that may have been sent already.
+        records: all that is not known to be stored, the batch included.
+    """
+
+    sent: Batch | None
+    records: Batch
+
+
 class Journal:
     """The journal of one writer, made anew.
 
+    Only `sync` may be called by several threads concurrently; the writer's lock is held around everything else.
+
     Args:
+        machine: where the file is.
         directory: made where it is missing.
-        store: the store's location.
-        ref: the transcript.
-        writer_id: of the writer.
-        offload_bytes: of the writer.
+        header: what it is the journal of.
+        waiting: returns what it has to hold.
 
     Raises:
         FileExistsError: there is one of this writer.
         OSError: the directory can't be written.
     """
 
-    def __init__(
-        self, directory: str, store: str, ref: TranscriptRef, writer_id: str, offload_bytes: int | None = None
-    ) -> None:
-        os.makedirs(directory, exist_ok=True)
-        self._path = os.path.join(directory, f"{_prefix(store, ref)}{writer_id}{_SUFFIX}")
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        header = {"format": _FORMAT, "store": store, "ref": list(_ids(ref)), "writer": writer_id, "offload": offload_bytes}
-        self._header = _line("H", json.dumps(header).encode())
-        self._written = self._synced = 0
-        self._syncing = threading.Lock()
-        self._write(self._header)
-        self.sync()
-        _flush_directory(directory)
+    def __init__(self, machine: Machine, directory: str, header: Header, waiting: Callable[[], Waiting]) -> None:
+        self._machine, self._disk = machine, machine.disk
+        self._directory, self._header, self._waiting = directory, header.line * 2, waiting
+        self.path = os.path.join(directory, header.name)
+        self._syncing = machine.condition()
+        self._written = self._position = self._synced = 0  # bytes in the file; ever written; of these, on the disk
+        self._rotate_at = _ROTATE_BYTES
+        self._is_sound = True  # the file holds all that was written, and has its name
+        self._file = -1
+        try:
+            self._replace()
+        except BaseException:
+            self.close(remove=True)
+            raise
 
-    def add(self, seq: int, line: bytes) -> None:
-        """Write a record down; `sync` makes it durable. Calls must not overlap."""
-        self._write(_line("R", b"%d %s" % (seq, line)))
+    def add(self, seq: int, line: bytes) -> int:
+        """Write a record down; returns the position up to which `sync` makes it durable."""
+        if not self._is_sound:
+            self.renew()
+        return self._append(encode("R", b"%d %s" % (seq, line)))
 
-    def cut(self, batch: Batch) -> None:
-        """Fix the bounds of a batch, durably, before it is sent."""
-        self._write(_line("C", b"%d %d" % (batch.seq_start, batch.seq_end)))
-        self.sync()
+    def cut(self, batch: Batch) -> int:
+        """Write the bounds of a batch down; returns the position up to which `sync` makes them durable."""
+        if not self._is_sound:
+            self.renew()
+        return self._append(encode("C", b"%d %d" % (batch.seq_start, batch.seq_end)))
 
-    def done(self, seq: int, *, empty: bool) -> None:
-        """Everything up to a seq is stored; ``empty``: nothing else was added."""
-        if empty and self._written > _ROTATE_BYTES:
-            os.ftruncate(self._file, len(self._header))
-            self._written, self._synced = len(self._header), 0
-        else:
-            self._write(_line("D", b"%d" % seq))
+    def sync(self, position: int) -> None:
+        """Return when all up to a position is on the disk; threads that wait together share one flush.
 
-    def sync(self) -> None:
-        """Wait until all that was written is on disk; threads that wait together share one flush."""
-        wanted = self._written
+        Raises:
+            OSError: it may not be, nor anything that was written since the last flush: `renew` it, or `take_back` records.
+        """
         with self._syncing:
-            if self._synced < wanted:
-                reached = self._written
-                os.fsync(self._file)
-                self._synced = reached
+            if self._synced >= position:
+                return
+            reached = self._position
+            try:
+                if not self._is_sound:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+                self._disk.flush(self._file)
+                if not self._disk.is_at(self._file, self.path):
+                    raise FileNotFoundError(errno.ENOENT, "it was removed or replaced", self.path)
+            except OSError:
+                self._is_sound = False  # a second flush would succeed, and prove nothing
+                raise
+            self._synced = reached
+
+    def renew(self) -> None:
+        """Replace the file by one with what waits, on the disk when this returns.
+
+        Raises:
+            OSError: it could not be; whatever was durable before still is.
+        """
+        with self._syncing:
+            self._replace()
+
+    def done(self, seq: int, waiting_bytes: int) -> None:
+        """Everything up to a seq is stored, so many bytes are not. Never fails: what is stored may be sent again."""
+        with contextlib.suppress(OSError):
+            if self._is_sound:
+                self._append(encode("D", b"%d" % seq))
+            if self._written > max(self._rotate_at, 4 * waiting_bytes):
+                self._rotate_at = 2 * self._written  # where it can't be replaced, it is not tried for every batch
+                self.renew()
+
+    def take_back(self, seq: int) -> None:
+        """See that the records from a seq on are not found in the file, as far as the disk allows."""
+        self._is_sound = False
+        with contextlib.suppress(OSError):
+            kept = 0
+            for raw in self._disk.read(self._file).split(b"\n"):
+                if raw[:1] == b"R" and (record := decode(raw)) and int(record.partition(b" ")[0]) >= seq:
+                    self._disk.truncate(self._file, kept)
+                    self._disk.flush(self._file)
+                    break
+                kept += len(raw) + 1
 
     def close(self, *, remove: bool) -> None:
         """Unlock it; ``remove`` it where nothing is left to send. A second call does nothing."""
         file, self._file = self._file, -1  # the number may soon be another file's
         if file < 0:
             return
-        if remove:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-        os.close(file)
-
-    def _write(self, line: bytes) -> None:
-        remaining = memoryview(line)
         try:
-            while remaining:
-                remaining = remaining[os.write(self._file, remaining) :]
+            if remove and self._disk.is_at(file, self.path):
+                self._disk.unlink(self.path)
+                self._disk.flush_directory(self._directory)
         except OSError:
-            os.ftruncate(self._file, self._written)  # a line cut short would end the journal
+            pass  # what is stored is found there again, and sent again
+        finally:
+            self._disk.close(file)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _append(self, line: bytes) -> int:
+        try:
+            write_all(self._disk, self._file, line)
+        except OSError:
+            try:
+                self._disk.truncate(self._file, self._written)
+            except OSError:
+                self._is_sound = False  # what comes after half a line could not be read
             raise
         self._written += len(line)
+        self._position += len(line)
+        return self._position
 
+    def _replace(self) -> None:
+        content = b"".join(self._content())
+        for remaining in reversed(range(_ATTEMPTS)):
+            self._disk.make_directory(self._directory)
+            try:
+                self._replace_by(content)
+            except FileNotFoundError:
+                if not remaining:
+                    raise
+            else:
+                break
 
-class Leftover(NamedTuple):
-    """What a writer that is gone has not been able to send.
-
-    Attributes:
-        path: its journal.
-        writer_id: whose records they are.
-        batches: to send as they are, in order.
-        offload_bytes: of the writer: a batch that was sent has its payloads by this.
-    """
-
-    path: str
-    writer_id: str
-    batches: list[Batch]
-    offload_bytes: int | None
-
-
-@contextlib.contextmanager
-def leftovers(directory: str, store: str, ref: TranscriptRef, most_bytes: int) -> Iterator[Iterator[Leftover]]:
-    """The journals of writers of this transcript that are gone, each locked until the next one is asked for.
-
-    A journal is removed when the next one is asked for: by then its batches are stored.
-    """
-    with contextlib.closing(_leftovers(directory, store, ref, most_bytes)) as found:
-        yield found
-
-
-def _leftovers(directory: str, store: str, ref: TranscriptRef, most_bytes: int) -> Generator[Leftover, None, None]:
-    prefix = _prefix(store, ref)
-    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    for name in names:
-        if not (name.startswith(prefix) and name.endswith(_SUFFIX)):
-            continue
-        path = os.path.join(directory, name)
+    def _replace_by(self, content: bytes) -> None:
+        temporary = os.path.join(self._directory, f"{temporary_prefix(self.path)}{self._machine.token()}")
+        file = self._disk.create(temporary)
         try:
-            file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
+            if not self._disk.lock(file):  # somebody who looks for what the dead have left was faster
+                raise FileNotFoundError(errno.ENOENT, "it was taken for a dead writer's", temporary)
+            write_all(self._disk, file, content)
+            self._disk.flush(file)
+            self._give_name(temporary)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(temporary)
+            self._disk.close(file)
+            raise
+        before, self._file = self._file, file
+        if before >= 0:
+            self._disk.close(before)
+        self._written, self._rotate_at = len(content), _ROTATE_BYTES
+        self._is_sound = False
+        self._disk.flush_directory(self._directory)
+        self._is_sound, self._synced = True, self._position
+
+    def _give_name(self, temporary: str) -> None:
+        if self._file >= 0 and self._disk.is_at(self._file, self.path):
+            self._disk.rename(temporary, self.path)
+            return
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with open(file, "rb", closefd=False) as stream:
-                writer_id, offload_bytes, batches, whole, uncut = _parse(stream.read(), path, most_bytes)
-            os.ftruncate(file, whole)
-            for batch in uncut:
-                os.write(file, _line("C", b"%d %d" % (batch.seq_start, batch.seq_end)))
-            os.fsync(file)
-            yield Leftover(path, writer_id, [*batches, *uncut], offload_bytes)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        except BlockingIOError:  # its writer is alive
-            continue
-        finally:
-            os.close(file)
+            self._disk.link(temporary, self.path)
+        except FileExistsError:
+            if self._file < 0:
+                raise
+            # Our name was lost, and given to another file: it may hold what somebody has confirmed.
+            self.path = f"{self.path.removesuffix(SUFFIX)}-{self._machine.token()}{SUFFIX}"
+            self._disk.link(temporary, self.path)
+        with contextlib.suppress(FileNotFoundError):  # where there are no links
+            self._disk.unlink(temporary)
+
+    def _content(self) -> Iterable[bytes]:
+        yield self._header
+        sent, records = self._waiting()
+        if sent:
+            yield encode("C", b"%d %d" % (sent.seq_start, sent.seq_end))
+        for seq, line in enumerate(records.lines, records.seq_start):
+            yield encode("R", b"%d %s" % (seq, line))
 
 
-def _parse(stored: bytes, path: str, most_bytes: int) -> tuple[str, int | None, list[Batch], int, list[Batch]]:
-    """The writer and its limit, the batches cut and not known to be stored, how much is whole, and batches of the rest."""
-    writer_id, offload_bytes = "", None
-    records: dict[int, bytes] = {}
-    cuts: list[tuple[int, int]] = []
-    whole = 0
-    for raw in stored.split(b"\n")[:-1]:
-        kind, rest = raw[:1], raw[10:]
-        if raw[1:10] != b"%08x " % zlib.crc32(rest):
-            break
-        if kind == b"H":
-            header = json.loads(rest)
-            if header["format"] != _FORMAT:
-                raise CorruptSegmentError(f"journal {path!r} has format {header['format']!r}, this version reads {_FORMAT}")
-            writer_id, offload_bytes = header["writer"], header.get("offload")
-        elif kind == b"R":
-            seq, _, line = rest.partition(b" ")
-            records[int(seq)] = line
-        elif kind == b"C":
-            first, last = map(int, rest.split())
-            cuts.append((first, last))
-        elif kind == b"D":
-            cuts = [cut for cut in cuts if cut[0] > int(rest)]
-            records = {seq: line for seq, line in records.items() if seq > int(rest)}
-        whole += len(raw) + 1
-    batches = [Batch(first, [records.pop(seq) for seq in range(first, last + 1)]) for first, last in cuts]
-    return writer_id, offload_bytes, batches, whole, list(_cut(records, most_bytes))
+# --- lines and names, which leftovers.py reads ------------------------------------------------------------------------
 
 
-def _cut(records: dict[int, bytes], most_bytes: int) -> Iterator[Batch]:
-    batch: Batch | None = None
-    size = 0
-    for seq in sorted(records):
-        line = records[seq]
-        if batch is not None and (size + len(line) > most_bytes or seq != batch.seq_end + 1):
-            yield batch
-            batch = None
-        if batch is None:
-            batch, size = Batch(seq, []), 0
-        batch.lines.append(line)
-        size += len(line) + 1
-    if batch is not None:
-        yield batch
-
-
-def _line(kind: str, rest: bytes) -> bytes:
+def encode(kind: str, rest: bytes) -> bytes:
+    """A line of a journal."""
     return b"%s%08x %s\n" % (kind.encode(), zlib.crc32(rest), rest)
 
 
-def _prefix(store: str, ref: TranscriptRef) -> str:
+def decode(raw: bytes) -> bytes | None:
+    """What follows the checksum in a line without its newline; None where that is wrong."""
+    rest = raw[10:]
+    return rest if raw[1:10] == b"%08x " % zlib.crc32(rest) else None
+
+
+def name_prefix(store: str, ref: TranscriptRef) -> str:
+    """How the names of a transcript's journals begin."""
     return sha256(f"{store}\n{ref.prefix}".encode())[:16] + "-"
 
 
-def _ids(ref: TranscriptRef) -> tuple[str, str, str]:
-    return ref.tenant, ref.agent_id, ref.session_id
+def temporary_prefix(path: str) -> str:
+    """How the names begin of files that are to become a journal."""
+    return f".{os.path.basename(path)}."
 
 
-def _flush_directory(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def write_all(disk: Disk, file: int, data: bytes) -> None:
+    """Append all of some data."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[disk.write(file, remaining) :]

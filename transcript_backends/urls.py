@@ -245,9 +245,14 @@ def settings(
     return merged
 
 
+def looks_secret(name: str) -> bool:
+    """Whether a setting of this name is likely to be a secret."""
+    return _SECRET.search(name) is not None
+
+
 def _find(name: str, known: list[Setting], source: str, *, in_url: bool) -> tuple[Setting, bool]:
     """The setting of this name, and whether the name is ``<secret>_env``."""
-    secret = in_url and bool(_SECRET.search(name))
+    secret = in_url and looks_secret(name)
     for setting in known:
         if name == setting.name or name in setting.aliases:
             if not in_url or not (setting.secret or setting.kind == "object"):

@@ -10,22 +10,28 @@ import re
 import secrets
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from transcript_backends import keys
+from transcript_backends.claiming import Claim
 from transcript_backends.container import on_retry
 from transcript_backends.errors import (
     InvalidSegmentError,
+    JournalError,
     SegmentConflictError,
     StoreClosedError,
     StoreUnavailableError,
     TranscriptStoreError,
 )
 from transcript_backends.forks import tell_after_fork
-from transcript_backends.journal import Batch, Journal, leftovers
+from transcript_backends.hashing import sha256
+from transcript_backends.journal import Batch, Header, Journal, Waiting
+from transcript_backends.leftovers import leftovers
+from transcript_backends.listing import list_once
+from transcript_backends.machine import Machine, System
 from transcript_backends.offloading import MAX_ENTRY_BYTES, offload
 from transcript_backends.payloads import store_lines
 from transcript_backends.records import MAX_LINE_BYTES, check_jsonl
@@ -52,6 +58,16 @@ class WriterState(NamedTuple):
     last_error: BaseException | None
 
 
+class _Appended:
+    """A record that a journal is to hold before `TranscriptWriter.append` returns."""
+
+    __slots__ = ("error", "is_safe")
+
+    def __init__(self) -> None:
+        self.is_safe = False
+        self.error: OSError | None = None  # it was taken back
+
+
 class TranscriptWriter:
     """Appends records to one transcript. Safe to share between threads; a context manager.
 
@@ -62,22 +78,34 @@ class TranscriptWriter:
     `close`, the end of a ``with`` block and the end of the interpreter flush. A signal that kills the process does not: use
     ``spool_dir``, or turn it into an exit (``signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))``).
 
+    A journal that can't be written is an outage of the journal, not of the writer: records go on being stored, `append`
+    raises `JournalError` and takes nothing, and each call tries again.
+
     Args:
         store: where to.
         ref: the transcript.
         writer_id: who writes; default: the host's name and a random part, which no other writer has. Two live writers
-            must not share one: it is found out at their first batch at the latest where they start at the same seq.
-        spool_dir: a local directory to journal records in before `append` returns, so that a killed process loses none: the
-            next writer of this transcript with the same directory sends what was left. None: no journal.
+            must not share one: at least one of them is told, at its first batch, at the first after ten idle seconds, or at
+            one ten seconds after its first. After a delete of the transcript its number is added: ``mine`` writes as
+            ``mine-g1``.
+        spool_dir: a local directory to journal records in before `append` returns, so that neither a killed process nor a
+            power cut loses any: the next writer of this transcript of this store with the same directory sends what was
+            left. None: no journal.
         max_records, max_bytes, max_age: a batch goes out when it has so many records or bytes, or when its first record is
             so many seconds old.
         max_pending_bytes: how much may wait.
         when_full: ``block``: `append` waits; ``raise``: it raises `StoreUnavailableError`.
         offload_bytes: longer lines have their large strings stored outside, as payloads, so that an entry may have up to
             64 MiB; None: no line has, and 4 MiB is the limit.
+        machine: threads and files; tests and simulations bring their own.
+
+    Attributes:
+        ref: the transcript.
+        writer_id: under which its records are stored.
 
     Raises:
         TranscriptStoreError: the transcript can't be listed, or what a journal holds can't be sent.
+        JournalError: the directory can't be written.
     """
 
     def __init__(
@@ -93,6 +121,7 @@ class TranscriptWriter:
         max_pending_bytes: int = 64 * 1024 * 1024,
         when_full: Literal["block", "raise"] = "block",
         offload_bytes: int | None = 64 * 1024,
+        machine: Machine | None = None,
     ) -> None:
         if min(max_records, max_bytes, max_pending_bytes) < 1 or not 0 <= max_age <= threading.TIMEOUT_MAX:
             raise ValueError("max_records, max_bytes and max_pending_bytes must be 1 or more, max_age seconds, 0 or more")
@@ -100,35 +129,42 @@ class TranscriptWriter:
             raise ValueError(f"offload_bytes must be 1 or more, or None, not {offload_bytes!r}")
         if when_full not in ("block", "raise"):
             raise ValueError(f"when_full must be 'block' or 'raise', not {when_full!r}")
+        if writer_id is not None:
+            keys.check_writer_id(writer_id)
         self.ref = ref
-        self.writer_id = _new_writer_id() if writer_id is None else keys.check_writer_id(writer_id)
         self._store, self._offload_bytes = store, offload_bytes
+        self._container, self._names = store._container, store._names(ref)
+        self._clock, self._machine = self._container.clock, machine or System()
         self._limits = max_records, max_bytes, max_age
         self._max_pending_bytes, self._when_full = max_pending_bytes, when_full
-        self._claimed = writer_id is None  # a random id is nobody else's
         if spool_dir is not None:
-            self._send_leftovers(spool_dir, max_bytes)
-        self._next_seq = self._stored = store.next_seq(ref)  # what is below _stored is stored
-        self._journal = self._open_journal(spool_dir) if spool_dir is not None else None
-        self._changed = threading.Condition()
-        self._cut: deque[Batch] = deque()
-        self._open = Batch(self._next_seq, [])
-        self._open_bytes = self._pending_bytes = 0
-        self._open_since = 0.0
+            self._send_leftovers(spool_dir)
+        listing = list_once(self._container, self._names)
+        self.writer_id = _new_writer_id() if writer_id is None else keys.writer_id_in(listing.generation, writer_id)
+        self._claim = Claim(self._container, self._names, self.writer_id, is_own=writer_id is None)
+        # What is below _stored is stored; below _confirmed, append has returned, or is about to; the lines are of the rest.
+        self._next_seq = self._confirmed = self._stored = listing.next_seq
+        self._lines: deque[bytes] = deque()
+        self._times: deque[float] = deque()  # when each was appended
+        self._appended: deque[_Appended] = deque()  # not confirmed yet
+        self._pending_bytes = 0
+        self._sent: Batch | None = None
         self._flush_below = self._next_seq
         self._tries = 0
         self._last_error: BaseException | None = None
         self._failed = False
         self._state: Literal["open", "closing", "closed", "forked"] = "open"
+        self._changed = self._machine.condition()
+        self._journal_is_down = False
+        self._journal = self._open_journal(spool_dir) if spool_dir is not None else None
         tell_after_fork(self)
-        self._thread = threading.Thread(target=self._run, name=f"writer of {ref}", daemon=True)
-        self._thread.start()
+        self._thread = self._machine.start(f"writer of {ref}", self._run)
         _writers.add(self)
 
     @property
     def state(self) -> WriterState:
         """How it is doing."""
-        # Without the lock, which is held while a journal is flushed.
+        # Without the lock, which is held while a journal is replaced.
         return WriterState(self._next_seq - self._stored, self._pending_bytes, self._last_error)
 
     def append(self, entry: Mapping[str, Any] | bytes | Any) -> int:
@@ -139,8 +175,10 @@ class TranscriptWriter:
                 one that msgspec can encode (a dataclass, a Struct).
 
         Raises:
-            InvalidSegmentError: it is no JSON object, or too long; nothing was taken.
+            InvalidSegmentError: it is no JSON object, or too long, or no seq is left; nothing was taken.
             StoreUnavailableError: too much is waiting, with ``when_full="raise"``; nothing was taken.
+            JournalError: it can't be written down; nothing was taken. Where the power fails before the journal works
+                again, the record may be found in it all the same.
             TranscriptStoreError: what stopped the writer, a denial say; nothing was taken. `flush` tries again.
         """
         line = self._checked(_line(entry, MAX_LINE_BYTES if self._offload_bytes is None else MAX_ENTRY_BYTES))
@@ -153,29 +191,23 @@ class TranscriptWriter:
                         f"{self} has {self._pending_bytes} bytes waiting to be stored, {self._max_pending_bytes} is the limit: "
                         f"{self._last_error or 'the store is slower than the writer'}"
                     )
-                self._flush_below = self._next_seq
+                self._flush_below = self._confirmed
                 self._changed.notify_all()
                 self._changed.wait()
                 self._check()
             seq = self._next_seq
-            if self._journal is not None:
-                self._journal.add(seq, line)
-            if self._open.lines and self._open_bytes + size > self._limits[1] and self._claimed:
-                self._cut_open()
-                self._changed.notify_all()
-            if not self._open.lines:
-                self._open_since = time.monotonic()
-            self._open.lines.append(line)
-            self._open_bytes += size
+            if seq > keys.MAX_SEQ:
+                raise InvalidSegmentError(f"{self.ref} has a record with the last number, {keys.MAX_SEQ}; use another session")
+            position = self._write_down(seq, line) if self._journal is not None else 0
+            self._lines.append(line)
+            self._times.append(self._clock.monotonic())
             self._pending_bytes += size
             self._next_seq += 1
-            if len(self._open.lines) == 1:
-                self._changed.notify_all()  # its age counts from now on
-            if len(self._open.lines) >= self._limits[0] and self._claimed:
-                self._cut_open()
-                self._changed.notify_all()
-        if self._journal is not None:
-            self._journal.sync()
+            if self._journal is None:
+                self._confirm(self._next_seq)
+                return seq
+            self._appended.append(appended := _Appended())
+        self._make_safe(self._journal, position, seq, appended)
         return seq
 
     def flush(self, timeout: float | None = None) -> None:
@@ -188,18 +220,18 @@ class TranscriptWriter:
             StoreUnavailableError: it did not get there; what is left is kept, and sent when the store is back.
             TranscriptStoreError: what stopped the writer; calling again tries again.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._changed:
             if self._state in ("closed", "forked"):
                 self._check()
-            goal, tries = self._next_seq, self._tries
+            goal, tries = self._confirmed, self._tries
             self._flush_below = max(self._flush_below, goal)
             self._failed = False
             self._changed.notify_all()
             while self._stored < goal:
                 if self._failed or self._tries > tries:
                     raise self._as_raised()
-                remaining = None if deadline is None else deadline - time.monotonic()
+                remaining = None if deadline is None else deadline - self._clock.monotonic()
                 if remaining is not None and remaining <= 0:
                     raise StoreUnavailableError(
                         f"{goal - self._stored} records of {self} are not stored after {timeout} seconds; they are kept, and "
@@ -218,6 +250,7 @@ class TranscriptWriter:
         while self._state == "open":
             self.flush(timeout)
             with self._changed:
+                self._changed.wait_for(lambda: not self._appended)  # other threads' calls come to their end
                 if self._stored == self._next_seq:  # else: another thread goes on
                     self._state = "closing"
                     self._changed.notify_all()
@@ -241,7 +274,7 @@ class TranscriptWriter:
 
     def after_fork(self) -> None:
         """It is the parent's: its thread, its records, its journal."""
-        self._changed = threading.Condition()
+        self._changed = self._machine.condition()
         self._state = "forked"
         if self._journal is not None:
             self._journal.close(remove=False)
@@ -278,34 +311,108 @@ class TranscriptWriter:
         raised.__cause__ = error
         return raised
 
-    def _cut_open(self) -> None:
-        self._cut.append(self._open)
-        if self._journal is not None:
-            self._journal.cut(self._open)
-        self._open = Batch(self._open.seq_end + 1, [])
-        self._open_bytes = 0
+    def _confirm(self, below: int) -> None:
+        """The records below a seq are taken for good; the thread is told where it has something to do now."""
+        before, self._confirmed = self._confirmed, max(self._confirmed, below)
+        for _ in range(min(len(self._appended), self._confirmed - before)):
+            self._appended.popleft().is_safe = True
+        max_records, max_bytes, _ = self._limits
+        is_first = before == self._stored  # its age counts from now on
+        is_full = self._confirmed - self._stored >= max_records or self._pending_bytes >= max_bytes
+        if is_first or is_full or self._journal is not None:
+            self._changed.notify_all()
 
-    def _send_leftovers(self, spool_dir: str, most_bytes: int) -> None:
-        with leftovers(spool_dir, str(self._store), self.ref, most_bytes) as found:
+    def _send_leftovers(self, spool_dir: str) -> None:
+        store, identity = str(self._store), self._identity
+        with leftovers(self._machine, spool_dir, store, identity, self.ref, self._limits[1]) as found:
             for path, writer_id, batches, offload_bytes in found:
                 for batch in batches:
-                    self._store_batch(batch, writer_id, offload_bytes)
+                    try:
+                        self._store_batch(batch, writer_id, offload_bytes)
+                    except SegmentConflictError as error:
+                        raise SegmentConflictError(
+                            f"records {batch.seq_start} to {batch.seq_end} of {writer_id}, left in the journal {path!r}, "
+                            f"can't be stored under its name: {error}; rename the journal to go on without them"
+                        ) from error
                 _log.info("sent %d batches that %s had left in %s", len(batches), writer_id, path)
 
+    @property
+    def _identity(self) -> str:
+        return f"{self._container.identity} {self._store}"
+
+    # --- the journal --------------------------------------------------------------------------------------------------
+
     def _open_journal(self, spool_dir: str) -> Journal:
+        header = Header(str(self._store), self._identity, self.ref, self.writer_id, self._offload_bytes)
         try:
-            return Journal(spool_dir, str(self._store), self.ref, self.writer_id, self._offload_bytes)
+            return Journal(
+                self._machine, spool_dir, header, lambda: Waiting(self._sent, Batch(self._stored, list(self._lines)))
+            )
         except FileExistsError as error:
             raise SegmentConflictError(
                 f"another live writer on this machine has the writer id {self.writer_id!r}; give each its own, or none"
             ) from error
+        except OSError as error:
+            raise JournalError(
+                f"no journal can be made in {spool_dir!r}: {error.strerror}; free or repair the disk, or name another directory"
+            ) from error
 
-    def _store_batch(self, batch: Batch, writer_id: str, offload_bytes: int | None) -> str:
-        def append(lines: list[bytes]) -> str:
-            body = batch._replace(lines=lines).body
-            return self._store.append_segment(self.ref, batch.seq_start, batch.seq_end, writer_id, body)
+    def _write_down(self, seq: int, line: bytes) -> int:
+        assert self._journal is not None
+        try:
+            return self._journal.add(seq, line)
+        except OSError as error:
+            self._tell_of(error)
+            raise self._not_written(error) from error
 
-        return store_lines(self._store._container, self._store._names(self.ref), batch.lines, offload_bytes, append)
+    def _make_safe(self, journal: Journal, position: int, seq: int, appended: _Appended) -> None:
+        """Return when an appended record is on the disk, or raise where it was taken back."""
+        failure: OSError | None = None
+        try:
+            journal.sync(position)
+        except OSError as error:
+            failure = error
+        with self._changed:
+            if appended.is_safe:  # another thread's flush reached as far
+                return
+            if appended.error is None and failure is None:
+                self._journal_is_down = False
+                self._confirm(seq + 1)
+            elif appended.error is None:
+                self._write_anew(journal)
+            if appended.error is not None:
+                raise self._not_written(appended.error) from appended.error
+
+    def _write_anew(self, journal: Journal) -> None:
+        """After a flush that failed: nobody knows what the disk holds. Write all that waits, or take back what is not safe."""
+        try:
+            journal.renew()
+        except OSError as error:
+            self._tell_of(error)
+            journal.take_back(self._confirmed)
+            while self._next_seq > self._confirmed:
+                self._next_seq -= 1
+                self._times.pop()
+                self._pending_bytes -= len(self._lines.pop()) + 1
+                self._appended.pop().error = error
+            self._changed.notify_all()
+        else:
+            self._journal_is_down = False
+            self._confirm(self._next_seq)
+
+    def _not_written(self, error: OSError) -> JournalError:
+        assert self._journal is not None
+        return JournalError(
+            f"the journal {self._journal.path!r} can't be written: {error.strerror}; nothing was taken: free or repair the "
+            "disk, and append again"
+        )
+
+    def _tell_of(self, error: OSError) -> None:
+        """Log an outage of the journal once."""
+        assert self._journal is not None
+        if not self._journal_is_down:
+            _log.warning("the journal %s can't be written: %s; records go on being stored", self._journal.path, error)
+        self._journal_is_down = True
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
@@ -315,10 +422,14 @@ class TranscriptWriter:
         while True:
             try:
                 with self._changed:
+                    is_new = self._sent is None
                     batch = self._next_batch()
                 if batch is None:
                     return
+                if is_new and self._journal is not None:
+                    self._write_bounds(self._journal, batch)
                 self._send(batch)
+                pause = _FIRST_PAUSE
             except BaseException as error:
                 is_outage = isinstance(error, StoreUnavailableError)
                 with self._changed:
@@ -331,16 +442,6 @@ class TranscriptWriter:
                         pause = min(2 * pause, _LONGEST_PAUSE)
                     else:
                         self._changed.wait_for(lambda: not self._failed or self._state != "open")
-            else:
-                pause = _FIRST_PAUSE
-                with self._changed:
-                    self._cut.popleft()
-                    self._stored = batch.seq_end + 1
-                    self._pending_bytes -= sum(len(line) + 1 for line in batch.lines)
-                    self._last_error = None
-                    if self._journal is not None:
-                        self._journal.done(batch.seq_end, empty=self._stored == self._next_seq)
-                    self._changed.notify_all()
 
     def _tried(self, error: StoreUnavailableError) -> None:
         self._last_error = error
@@ -348,39 +449,68 @@ class TranscriptWriter:
     def _next_batch(self) -> Batch | None:
         """Wait for a batch to send; None where there is none any more."""
         max_records, max_bytes, max_age = self._limits
-        while not self._cut:
-            lines = len(self._open.lines)
-            age = time.monotonic() - self._open_since
-            is_full = lines >= max_records or self._open_bytes >= max_bytes  # while the writer id is not claimed yet
-            if lines and (is_full or self._flush_below > self._open.seq_start or age >= max_age):
-                if not self._claimed and lines > 1:  # the first batch is one record: who starts at the same seq collides
-                    rest = self._open.lines[1:]
-                    del self._open.lines[1:]
-                    self._cut_open()
-                    self._open.lines.extend(rest)
-                    self._open_bytes = sum(len(line) + 1 for line in rest)
-                else:
-                    self._cut_open()
-                break
-            if self._state == "closing":
+        while self._sent is None:
+            ready = self._confirmed - self._stored
+            age = self._clock.monotonic() - self._times[0] if ready else 0.0
+            is_full = ready >= max_records or self._pending_bytes >= max_bytes
+            if ready and (is_full or self._flush_below > self._stored or age >= max_age):
+                # The first batch under a claimed id is one record: who starts at the same seq collides.
+                self._sent = self._cut(min(ready, max_records) if self._claim.begin_batch() else 1)
+            elif self._state == "closing":
                 return None
-            self._changed.wait(max_age - age if lines else None)
-        return self._cut[0]
+            else:
+                self._changed.wait(max_age - age if ready else None)
+        return self._sent
+
+    def _cut(self, most_records: int) -> Batch:
+        lines: list[bytes] = []
+        remaining = self._limits[1]
+        for line in islice(self._lines, most_records):
+            remaining -= len(line) + 1
+            if lines and remaining < 0:
+                break
+            lines.append(line)
+        return Batch(self._stored, lines)
+
+    def _write_bounds(self, journal: Journal, batch: Batch) -> None:
+        """Written down, a batch is sent with the same bounds after a crash. Where that fails, the store is the safer place."""
+        try:
+            with self._changed:
+                position = journal.cut(batch)
+            journal.sync(position)
+        except OSError as error:
+            self._tell_of(error)
 
     def _send(self, batch: Batch) -> None:
-        key = self._store_batch(batch, self.writer_id, self._offload_bytes)
-        if not self._claimed:
-            others = [
-                each.key
-                for each in self._store.list_segments(self.ref)
-                if each.writer_id == self.writer_id and each.seq_end >= batch.seq_start and each.key != key
-            ]
-            if others:
-                raise SegmentConflictError(
-                    f"another live writer of {self.ref} has the writer id {self.writer_id!r}: {others[0]!r} is not ours; give "
-                    "each its own, or none"
-                )
-            self._claimed = True
+        key, digest = self._store_batch(batch, self.writer_id, self._offload_bytes)
+        if (other := self._claim.batch_is_stored(batch.seq_start, batch.seq_end, digest)) is not None:
+            raise SegmentConflictError(
+                f"another live writer of {self.ref} has the writer id {self.writer_id!r}: {other} is there, and not ours, "
+                f"beside {key!r}; give each its own, or none"
+            )
+        with self._changed:
+            self._sent = None
+            for line in batch.lines:
+                self._lines.popleft()
+                self._times.popleft()
+                self._pending_bytes -= len(line) + 1
+            self._stored = batch.seq_end + 1
+            self._last_error = None
+            self._changed.notify_all()
+            if self._journal is not None:
+                self._journal.done(batch.seq_end, self._pending_bytes)
+
+    def _store_batch(self, batch: Batch, writer_id: str, offload_bytes: int | None) -> tuple[str, str]:
+        """Store a batch; returns its key, and the sha256 of what is stored under it."""
+        body = b""
+
+        def append(lines: list[bytes]) -> str:
+            nonlocal body
+            body = batch._replace(lines=lines).body
+            return self._store.append_segment(self.ref, batch.seq_start, batch.seq_end, writer_id, body)
+
+        key = store_lines(self._container, self._names, batch.lines, offload_bytes, append)
+        return key, sha256(body)
 
 
 def _line(entry: Any, longest: int) -> bytes:

@@ -24,6 +24,7 @@ PARENTS = {
     "UnexpectedResponseError": ConnectionError,
     "ConditionalWritesUnsupportedError": Exception,
     "CorruptSegmentError": Exception,
+    "JournalError": OSError,
     "PartialDeleteError": Exception,
     "MissingExtraError": ImportError,
 }

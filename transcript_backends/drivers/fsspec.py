@@ -32,7 +32,7 @@ from transcript_backends.drivers.fsspec_instances import Instances
 from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.walks import Walks, walk
 from transcript_backends.errors import InvalidURLError, MissingExtraError
-from transcript_backends.urls import DIRECTORY_SCHEMES, FSSPEC, Setting, StoreURL
+from transcript_backends.urls import DIRECTORY_SCHEMES, FSSPEC, Setting, StoreURL, looks_secret
 
 SETTINGS = (Setting("storage_options", "object"),)
 
@@ -69,6 +69,7 @@ class FsspecObjectStore:
         self._instances = Instances(filesystem, options, arguments)
         self._walks = Walks(partial(walk, self._look_into))
         self.capabilities = Capabilities(create_only="yes" if self._here else "probe", one_pass=False)
+        self.identity = f"{location} {_public(options)} {arguments[:1]}" if options or arguments else location
 
     # --- write --------------------------------------------------------------------------------------------------------
 
@@ -266,6 +267,15 @@ class _Blocks:
 
     def close(self) -> None:
         self._stop, self._block = 0, io.BytesIO()
+
+
+def _public(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are no secrets: what tells one server from another."""
+    return {
+        name: _public(value) if isinstance(value, Mapping) else value
+        for name, value in sorted(options.items())
+        if isinstance(value, (str, int, Mapping)) and not looks_secret(name)
+    }
 
 
 # --- from an instance -------------------------------------------------------------------------------------------------

@@ -134,6 +134,7 @@ class GCSObjectStore:
         known = (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
         self.capabilities = Capabilities(create_only="yes" if known else "probe", delete_batch=100)
         self.details = f"endpoint {endpoint}"
+        self.identity = self.location if known else f"{self.location} endpoint {endpoint}"
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
         query = {"uploadType": "multipart", **self._encrypted}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -41,6 +42,7 @@ class MemoryObjectStore:
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
         self.location = f"memory://{name}"
+        self.identity = self.location if name else f"{self.location} {os.urandom(16).hex()}"
         self.capabilities = Capabilities()
         self._page_size = page_size
         self._now = now

@@ -182,6 +182,15 @@ class S3ObjectStore:
             return ""
         return f"endpoint {meta.endpoint_url}, region {meta.region_name}"
 
+    @property
+    def identity(self) -> str:
+        """A bucket of AWS has its name for itself, whichever endpoint and region it was asked for in."""
+        try:
+            endpoint = self._shared.get().meta.endpoint_url
+        except sdk.BotoCoreError:  # no client can be made; the next request says why
+            return self.location
+        return self.location if is_aws(endpoint) else f"{self.location} endpoint {endpoint}"
+
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
         request = {**self._always, **self._with_puts}
         if isinstance(mode, IfMatch):

@@ -36,6 +36,10 @@ class WrapperObjectStore:
     def details(self) -> str:
         return self.inner.details
 
+    @property
+    def identity(self) -> str | None:
+        return getattr(self.inner, "identity", None)
+
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
         return self._around("put", key, lambda: self.inner.put(key, body, mode=mode, metadata=metadata))
 
