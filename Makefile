@@ -24,8 +24,9 @@ bench: .venv-bench/ready .venv-servers/ready  ## beside what others use: benchma
 
 SEED ?= 0
 COUNT ?= 1000000
-simulate: .venv/ready  ## random schedules of the real code; COUNT=0 replays SEED
-	cd tests && ../$(BIN)/python -m simulation $(SEED) --count $(COUNT)
+OF ?= stores
+simulate: .venv/ready  ## random schedules of the real code, OF=stores or OF=writers; COUNT=0 replays SEED
+	cd tests && ../$(BIN)/python -m simulation $(SEED) --of $(OF) --count $(COUNT)
 
 fmt: .venv/ready
 	$(BIN)/ruff format .

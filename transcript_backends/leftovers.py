@@ -73,7 +73,8 @@ def _leftovers(
             if not disk.lock(file) or not disk.is_at(file, path):  # its writer lives, or has replaced it just now
                 continue
             if is_temporary:  # nobody was told that anything is in it
-                disk.unlink(path)
+                with contextlib.suppress(FileNotFoundError):  # its maker lives, and makes another
+                    disk.unlink(path)
                 continue
             stored = _Stored(disk.read(file))
             if stored.header is None and not stored.records:  # killed before anybody was told of it
@@ -95,18 +96,22 @@ def _leftovers(
             if is_whole:
                 disk.unlink(path)
             else:
-                kept = f"{path}.damaged-{machine.token()}"
-                disk.rename(path, kept)
-                _log.error(
-                    "journal %s was damaged: %d records in it were whole, and are stored; others may have been lost, and "
-                    "what is left of them is kept in %s",
-                    path,
-                    sum(len(batch.lines) for batch in batches),
-                    kept,
-                )
+                _set_aside(machine, path, sum(len(batch.lines) for batch in batches))
             disk.flush_directory(directory)
         finally:
             disk.close(file)
+
+
+def _set_aside(machine: Machine, path: str, stored: int) -> None:
+    kept = f"{path}.damaged-{machine.token()}"
+    machine.disk.rename(path, kept)
+    _log.error(
+        "journal %s was damaged: %d records in it were whole, and are stored; others may have been lost, and what is left of "
+        "them is kept in %s",
+        path,
+        stored,
+        kept,
+    )
 
 
 class _Stored:

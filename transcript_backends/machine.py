@@ -101,7 +101,7 @@ class Machine(Protocol):
         """Run something in a daemon thread."""
 
     def token(self) -> str:
-        """Some letters that no other process chooses."""
+        """Twelve letters and digits that nobody else chooses."""
 
 
 class SystemDisk:
@@ -203,4 +203,4 @@ class System:
         return thread
 
     def token(self) -> str:
-        return secrets.token_hex(4)
+        return secrets.token_hex(6)

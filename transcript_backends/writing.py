@@ -7,11 +7,10 @@ import contextlib
 import json
 import logging
 import re
-import secrets
 import socket
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -140,7 +139,7 @@ class TranscriptWriter:
         if spool_dir is not None:
             self._send_leftovers(spool_dir)
         listing = list_once(self._container, self._names)
-        self.writer_id = _new_writer_id() if writer_id is None else keys.writer_id_in(listing.generation, writer_id)
+        self.writer_id = _new_writer_id(self._machine) if writer_id is None else keys.writer_id_in(listing.generation, writer_id)
         self._claim = Claim(self._container, self._names, self.writer_id, is_own=writer_id is None)
         # What is below _stored is stored; below _confirmed, append has returned, or is about to; the lines are of the rest.
         self._next_seq = self._confirmed = self._stored = listing.next_seq
@@ -324,7 +323,10 @@ class TranscriptWriter:
 
     def _send_leftovers(self, spool_dir: str) -> None:
         store, identity = str(self._store), self._identity
-        with leftovers(self._machine, spool_dir, store, identity, self.ref, self._limits[1]) as found:
+        with (
+            self._reading(spool_dir),
+            leftovers(self._machine, spool_dir, store, identity, self.ref, self._limits[1]) as found,
+        ):
             for path, writer_id, batches, offload_bytes in found:
                 for batch in batches:
                     try:
@@ -335,6 +337,16 @@ class TranscriptWriter:
                             f"can't be stored under its name: {error}; rename the journal to go on without them"
                         ) from error
                 _log.info("sent %d batches that %s had left in %s", len(batches), writer_id, path)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _reading(spool_dir: str) -> Iterator[None]:
+        try:
+            yield
+        except TranscriptStoreError:  # some of which are OSErrors, too
+            raise
+        except OSError as error:
+            raise JournalError(f"the journals in {spool_dir!r} can't be read: {error}; repair the disk, and try again") from error
 
     @property
     def _identity(self) -> str:
@@ -535,9 +547,9 @@ def _line(entry: Any, longest: int) -> bytes:
     return body[:-1]
 
 
-def _new_writer_id() -> str:
+def _new_writer_id(machine: Machine) -> str:
     host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname())[:32].strip("-") or "writer"
-    return f"{host}-{secrets.token_hex(6)}"
+    return f"{host}-{machine.token()}"
 
 
 _writers: set[TranscriptWriter] = set()

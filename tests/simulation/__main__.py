@@ -7,12 +7,13 @@ import logging
 import sys
 import time
 
-from simulation.schedules import BATCH, FailedSchedule, run, run_batches
+from simulation.batches import BATCH, WORLDS, run_batches
+from simulation.outcome import FailedSchedule
 
 
-def _run_many(seeds: range, processes: int) -> bool:
+def _run_many(world: str, seeds: range, processes: int) -> bool:
     began, done, steps, failures = time.monotonic(), 0, 0, 0
-    for more_done, more_steps, failed in run_batches(seeds, processes):
+    for more_done, more_steps, failed in run_batches(world, seeds, processes):
         done, steps, failures = done + more_done, steps + more_steps, failures + len(failed)
         print("".join(f"{reason}\n" for reason in failed), end="", flush=True)
         if done == len(seeds) or done % (100 * BATCH) == 0:
@@ -25,13 +26,16 @@ def main() -> bool:
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--count", type=int, default=0, help="run this many schedules, the first with SEED")
+    parser.add_argument(
+        "--of", choices=WORLDS, default="stores", help="readers, compactors and deletes; or writers on a machine"
+    )
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     logging.disable()  # torn lines and the like are what this is about
     if arguments.count:
-        return _run_many(range(arguments.seed, arguments.seed + arguments.count), arguments.processes)
+        return _run_many(arguments.of, range(arguments.seed, arguments.seed + arguments.count), arguments.processes)
     try:
-        print(run(arguments.seed).story())
+        print(WORLDS[arguments.of](arguments.seed).story())
     except FailedSchedule as failure:
         print(failure)
         return False

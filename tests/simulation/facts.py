@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
+from simulation.outcome import Violation
+
 from transcript_backends import Record, SegmentInfo, TranscriptRef
 from transcript_backends.keys import MarkerKey, SegmentName, TranscriptKeys
 
 REF = TranscriptRef("t", "a", "s")
 NAMES = TranscriptKeys("", REF.prefix)
-
-
-class Violation(AssertionError):
-    """The library broke its contract."""
 
 
 class Delete:

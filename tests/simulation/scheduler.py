@@ -10,7 +10,8 @@ from random import Random
 from typing import TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
-from simulation.facts import NAMES, REF, Delete, Facts, Violation
+from simulation.facts import NAMES, REF, Delete, Facts
+from simulation.outcome import Violation
 
 from transcript_backends import ObjectTranscriptStore
 from transcript_backends.container import Container

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable
 from random import Random
 
-from simulation.facts import REF, Followed, Look, Violation
+from simulation.facts import REF, Followed, Look
+from simulation.outcome import FailedSchedule, Violation
 from simulation.scheduler import Actor, Scheduler, Weather
 
 from transcript_backends import (
@@ -18,16 +16,6 @@ from transcript_backends import (
     SegmentNotFoundError,
     StoreUnavailableError,
 )
-
-BATCH = 100
-
-
-class FailedSchedule(Exception):
-    """What went wrong, and the story of how."""
-
-    def __init__(self, seed: int, error: Exception, story: str) -> None:
-        self.reason = f"seed {seed}: {type(error).__name__}: {error}"
-        super().__init__(f"{story}\n{self.reason}\nreplay: cd tests && ../.venv/bin/python -m simulation {seed}")
 
 
 def run(seed: int) -> Scheduler:
@@ -41,29 +29,11 @@ def run(seed: int) -> Scheduler:
             scheduler.start("last", work)
             scheduler.run_out()
     except Exception as error:
-        raise FailedSchedule(seed, error, scheduler.story()) from error
+        raise FailedSchedule("stores", seed, error, scheduler.story()) from error
     finally:
         for actor in list(scheduler.actors):
             scheduler.kill(actor)
     return scheduler
-
-
-def run_batch(seeds: range) -> tuple[int, int, list[str]]:
-    """Run some schedules; gives how many there were, how many steps they took, and what failed."""
-    steps, failed = 0, []
-    for seed in seeds:
-        try:
-            steps += len(run(seed).trace)
-        except FailedSchedule as failure:
-            failed.append(failure.reason)
-    return len(seeds), steps, failed
-
-
-def run_batches(seeds: range, processes: int) -> Iterator[tuple[int, int, list[str]]]:
-    """The same for many, batch by batch, on several cores."""
-    batches = [seeds[first : first + BATCH] for first in range(0, len(seeds), BATCH)]
-    with ProcessPoolExecutor(processes, get_context("spawn"), logging.disable) as pool:
-        yield from pool.map(run_batch, batches)
 
 
 def _general(scheduler: Scheduler) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from simulation.schedules import FailedSchedule, run
+from simulation.outcome import FailedSchedule
+from simulation.schedules import run
 
 from transcript_backends import compaction, listing, object_store, reading
 from transcript_backends.compaction import _Compactor, _StopError

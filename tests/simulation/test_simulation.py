@@ -7,22 +7,24 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulation.schedules import run_batches
+from simulation.batches import WORLDS, run_batches
 
-SCHEDULES = 4000
+SCHEDULES = {"stores": 4000, "writers": 2000}
 TESTS = Path(__file__).parents[1]
 
 
-def test_no_schedule_breaks_the_contract() -> None:
-    failures = [reason for _, _, failed in run_batches(range(SCHEDULES), 2) for reason in failed]
+@pytest.mark.parametrize("world", WORLDS)
+def test_no_schedule_breaks_the_contract(world: str) -> None:
+    failures = [reason for _, _, failed in run_batches(world, range(SCHEDULES[world]), 2) for reason in failed]
     assert failures == []
 
 
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("seed", [4, 5])
-def test_a_seed_always_gives_the_same_schedule(seed: int) -> None:
+def test_a_seed_always_gives_the_same_schedule(world: str, seed: int) -> None:
     stories = {
         subprocess.run(
-            [sys.executable, "-m", "simulation", str(seed)],
+            [sys.executable, "-m", "simulation", str(seed), "--of", world],
             cwd=TESTS,
             env={"PYTHONHASHSEED": str(hash_seed)},
             stdout=subprocess.PIPE,

@@ -1,0 +1,15 @@
+"""How a schedule may end."""
+
+from __future__ import annotations
+
+
+class Violation(AssertionError):
+    """The library broke its contract."""
+
+
+class FailedSchedule(Exception):
+    """What went wrong, and the story of how."""
+
+    def __init__(self, world: str, seed: int, error: Exception, story: str) -> None:
+        self.reason = f"{world}, seed {seed}: {type(error).__name__}: {error}"
+        super().__init__(f"{story}\n{self.reason}\nreplay: cd tests && ../.venv/bin/python -m simulation {seed} --of {world}")
