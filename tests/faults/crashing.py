@@ -9,9 +9,11 @@ import signal
 import sys
 import time
 
+from faults import disks
 from faults.setups import REF
 
-from transcript_backends import CompactionPolicy, ObjectTranscriptStore, open_store
+from transcript_backends import CompactionPolicy, JournalError, ObjectTranscriptStore, open_store
+from transcript_backends.writing import TranscriptWriter
 
 
 def told_to_stop() -> bool:
@@ -59,14 +61,23 @@ def read(store: ObjectTranscriptStore) -> int:
     return reads
 
 
-def append(store: ObjectTranscriptStore, life: str, spool_dir: str) -> None:
+def append(store: ObjectTranscriptStore, life: str, spool_dir: str, kind: str = "healthy", notes: str = "") -> None:
     """Append a record a millisecond, and say what is safe: with a spool each at once, without each after a flush."""
-    writer = store.writer(REF, spool_dir=spool_dir or None, max_age=0.02)
+    machine = disks.machine(kind, spool_dir, notes)
+    while True:
+        try:
+            writer = TranscriptWriter(store, REF, spool_dir=spool_dir or None, max_age=0.02, machine=machine)
+            break
+        except JournalError:
+            time.sleep(0.001)
     n = 0
     while True:
         for _ in range(1 if spool_dir else 10):
-            writer.append({"life": int(life), "n": n})
-            n += 1
+            try:
+                writer.append({"life": int(life), "n": n})
+                n += 1
+            except JournalError:  # it was not taken, and is appended again
+                pass
             time.sleep(0.001)
         if not spool_dir:
             writer.flush()
