@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
+import json
 import logging
 import os
 import threading
@@ -21,6 +23,7 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
+from transcript_backends.journal import encode, name_prefix
 from transcript_backends.keys import MAX_SEQ
 
 AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
@@ -332,6 +335,99 @@ def test_a_journal_whose_sent_batch_is_damaged_lets_the_next_writer_open(tmp_pat
     assert numbers(store) == [0, 1, 3, 4]
 
 
+def test_a_journal_without_a_whole_header_is_left_alone_and_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dies(lambda: local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool"), **AT_HAND).append({"n": 0}))
+    (journal,) = (tmp_path / "spool" / name for name in journals(tmp_path / "spool"))
+    stored = journal.read_bytes().replace(b'"writer"', b'"Writer"')
+    journal.write_bytes(stored)
+    local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool")).close()
+    assert journal.read_bytes() == stored
+    assert f"{journal} is left alone: it has a damaged header" in caplog.text
+
+
+def test_a_journal_of_a_later_version_is_left_alone_and_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dies(lambda: local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool"), **AT_HAND).append({"n": 0}))
+    (journal,) = (tmp_path / "spool" / name for name in journals(tmp_path / "spool"))
+    *_, record = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(stored := encode("H", b'{"format":3}') + record)
+    local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool")).close()
+    assert journal.read_bytes() == stored
+    assert f"{journal} is left alone: it has format 3" in caplog.text
+
+
+def test_a_journal_of_the_first_format_is_sent(tmp_path: Path) -> None:
+    store, spool = local(tmp_path), tmp_path / "spool"
+    spool.mkdir()
+    ids = [REF.tenant, REF.agent_id, REF.session_id]
+    header = {"format": 1, "store": str(store), "ref": ids, "writer": "old-0123", "offload": None}
+    lines = [("R", b'0 {"n":0}'), ("R", b'1 {"n":1}'), ("C", b"0 1"), ("D", b"1"), ("R", b'2 {"n":2}')]
+    content = encode("H", json.dumps(header).encode()) + b"".join(encode(*line) for line in lines)
+    (spool / f"{name_prefix(str(store), REF)}old-0123.journal").write_bytes(content)
+    store.writer(REF, spool_dir=str(spool)).close()
+    assert [record[:2] for record in store.records(REF)] == [(2, "old-0123")]
+    assert os.listdir(spool) == []
+
+
+@pytest.mark.parametrize("member", ["tenant", "agent_id", "session_id"])
+def test_what_another_transcript_has_left_is_left_to_it(tmp_path: Path, member: str) -> None:
+    other = dataclasses.replace(REF, **{member: "other"})
+    spool = str(tmp_path / "spool")
+    dies(lambda: local(tmp_path).writer(other, spool_dir=spool, **AT_HAND).append({"n": 0}))
+    store = local(tmp_path)
+    store.writer(REF, spool_dir=spool).close()
+    assert list(store.list_refs()) == []
+    store.writer(other, spool_dir=spool).close()
+    assert [record.json() for record in store.records(other)] == [{"n": 0}]
+
+
+def test_what_is_left_and_can_not_be_stored_is_kept_and_named(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    dies(lambda: local(tmp_path).writer(REF, writer_id="mine", spool_dir=str(spool), **AT_HAND).append({"n": 0}))
+    store = local(tmp_path)
+    append(store, 0, 0, "mine")
+    (journal,) = journals(spool)
+    for _ in range(2):
+        with pytest.raises(SegmentConflictError, match=f"records 0 to 0 of mine.*{journal}.*rename the journal"):
+            store.writer(REF, spool_dir=str(spool))
+    assert journals(spool) == [journal]
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_directory_that_can_not_be_used_is_named(tmp_path: Path, is_file: bool) -> None:
+    if is_file:
+        (tmp_path / "spool").touch()
+    else:
+        (tmp_path / "spool").symlink_to(tmp_path / "nowhere" / "spool")
+    with pytest.raises(JournalError, match="spool"):
+        local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool"))
+
+
+@pytest.mark.parametrize("lives_on", [True, False])
+def test_a_forked_child_leaves_the_journal_to_the_next_writer(tmp_path: Path, lives_on: bool) -> None:
+    spool = str(tmp_path / "spool")
+    reading, writing_end = os.pipe()
+
+    def work() -> None:
+        writer = local(tmp_path).writer(REF, spool_dir=spool, **AT_HAND)
+        writer.append({"n": 0})
+        if (child := os.fork()) == 0:
+            os.close(writing_end)
+            if lives_on:
+                os.read(reading, 1)
+            writing._flush_all()  # as at the end of an interpreter
+            os._exit(0)
+        if not lives_on:
+            os.waitpid(child, 0)
+        writer.append({"n": 1})
+
+    dies(work)
+    store = local(tmp_path)
+    store.writer(REF, spool_dir=spool).close()
+    os.close(writing_end)
+    os.close(reading)
+    assert numbers(store) == [0, 1]
+
+
 # --- numbers and names ------------------------------------------------------------------------------------------------
 
 
@@ -401,3 +497,35 @@ def test_a_new_writer_finds_out_later_that_another_was_at_work_under_its_id() ->
     with pytest.raises(SegmentConflictError):
         second.flush()
     first._state = second._state = "closed"
+
+
+@pytest.mark.parametrize("limits", [{"max_records": 2}, {"max_bytes": 10}])
+def test_the_first_batch_of_a_claimed_id_is_one_record_however_full_it_is(limits: dict[str, int]) -> None:
+    setup = make()
+    writer = setup.store.writer(REF, writer_id="mine", **{**AT_HAND, **limits})
+    with writer._changed:  # so that the thread finds all of them
+        for n in range(5):
+            writer.append({"n": n})
+    writer.close()
+    assert setup.store.list_segments(REF)[0].seq_end == 0
+    assert numbers(setup.store) == list(range(5))
+
+
+def test_an_id_that_is_somebody_elses_stays_so() -> None:
+    setup = make()
+    writer = setup.store.writer(REF, writer_id="same", **AT_HAND)
+    append(setup.store, 0, 3, "same")  # by one that began at the same seq, with another batch
+    writer.append({"n": 0})
+    for _ in range(3):
+        with pytest.raises(SegmentConflictError, match="another live writer"):
+            writer.flush()
+    writer._state = "closed"
+
+
+def test_a_writer_with_an_id_of_its_own_takes_another_name_after_a_delete(tmp_path: Path) -> None:
+    setup = make()
+    for life in range(3):
+        with setup.store.writer(REF, writer_id="mine", spool_dir=str(tmp_path)) as writer:
+            assert writer.writer_id == ("mine", "mine-g1", "mine-g2")[life]
+            assert writer.append({"n": life}) == 0
+        setup.store.delete(REF)
