@@ -206,7 +206,13 @@ class TranscriptWriter:
                 self._confirm(self._next_seq)
                 return seq
             self._appended.append(appended := _Appended())
-        self._make_safe(self._journal, position, seq, appended)
+        try:
+            self._make_safe(self._journal, position, seq, appended)
+        except BaseException:
+            with self._changed:
+                if appended.error is None:  # Ctrl-C: it may be on the disk, so it is sent like the others
+                    self._confirm(seq + 1)
+            raise
         return seq
 
     def flush(self, timeout: float | None = None) -> None:

@@ -25,6 +25,7 @@ from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
 from transcript_backends.journal import encode, name_prefix
 from transcript_backends.keys import MAX_SEQ
+from transcript_backends.machine import SystemDisk
 
 AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
 SECONDS = 10  # a call that takes longer hangs
@@ -193,6 +194,22 @@ def test_what_was_appended_by_several_threads_and_not_flushed_is_raised_by_each(
     store.writer(REF, spool_dir=str(tmp_path / "spool")).close()
     found = [(each["thread"], each["n"]) for each in (record.json() for record in store.records(REF))]
     assert sorted(found) == [(thread, n) for thread in range(4) for n in range(20)]
+
+
+def test_a_writer_that_is_interrupted_while_it_appends_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, flush = local(tmp_path), SystemDisk.flush
+    with store.writer(REF, spool_dir=str(tmp_path / "spool"), **AT_HAND) as writer:
+        writer.append({"n": 0})
+
+        def interrupted(disk: SystemDisk, file: int) -> None:
+            monkeypatch.setattr(SystemDisk, "flush", flush)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(SystemDisk, "flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.append({"n": 1})
+        writer.close(timeout=SECONDS)
+    assert numbers(store) == [0, 1]
 
 
 # --- who shares a directory -------------------------------------------------------------------------------------------
