@@ -139,8 +139,9 @@ class TranscriptWriter:
         if spool_dir is not None:
             self._send_leftovers(spool_dir)
         listing = list_once(self._container, self._names)
-        self.writer_id = _new_writer_id(self._machine) if writer_id is None else keys.writer_id_in(listing.generation, writer_id)
-        self._claim = Claim(self._container, self._names, self.writer_id, is_own=writer_id is None)
+        given = None if writer_id is None else keys.writer_id_in(listing.generation, writer_id)
+        self.writer_id = given or _new_writer_id(self._machine)
+        self._claim = Claim(self._container, self._names, self.writer_id, is_own=given is None)
         # What is below _stored is stored; below _confirmed, append has returned, or is about to; the lines are of the rest.
         self._next_seq = self._confirmed = self._stored = listing.next_seq
         self._lines: deque[bytes] = deque()
@@ -352,7 +353,7 @@ class TranscriptWriter:
         except TranscriptStoreError:  # some of which are OSErrors, too
             raise
         except OSError as error:
-            raise JournalError(f"the journals in {spool_dir!r} can't be read: {error}; repair the disk, and try again") from error
+            raise JournalError(f"the journals in {spool_dir!r} can't be read: {error}; repair the disk, try again") from error
 
     @property
     def _identity(self) -> str:
