@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -149,3 +150,37 @@ class FaultyObjectStore(WrapperObjectStore):
         if isinstance(error, InjectedError):
             return Failure(error.meaning, f"injected: {error.meaning.value}", error.refused)
         return super().classify(error)
+
+
+class FlippingObjectStore(WrapperObjectStore):
+    """Returns bodies in which one byte is not what is stored, as told by `flip`: for a moment, or as damage at rest would.
+
+    The byte is the fourth last, which turns one letter into another where a line ends in a string.
+    """
+
+    _AT = -4
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._left: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self.flipped = 0  # so many responses
+
+    def flip(self, part: str = "", *, times: float = 1) -> None:
+        """Change the next ``times`` responses to a get whose key holds ``part``; ``math.inf``: all."""
+        with self._lock:
+            self._left[part] = times
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
+        body = super().get(key, start=start, end=end)
+        with self._lock:
+            part = next((each for each, left in self._left.items() if each in key and left > 0), None)
+            if part is None:
+                return body
+            self._left[part] -= 1
+            self.flipped += 1
+        received = bytearray(b"".join(iter(lambda: body.stream.read(1 << 20), b"")))
+        body.stream.close()
+        if len(received) >= -self._AT:
+            received[self._AT] ^= 1
+        return body._replace(stream=io.BytesIO(received))
