@@ -6,7 +6,6 @@ other than Azure's own is asked to prove that it honours them before the first w
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ from transcript_backends.drivers.driver import (
     Page,
     PutMode,
     content_type,
+    empty_body,
 )
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.urls import Setting, StoreURL
@@ -111,7 +111,7 @@ class AzureObjectStore:
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         if end is not None and end <= start:
-            return Body(self.head(key).info, io.BytesIO())
+            return empty_body(self.head(key))
         ranged = start > 0 or end is not None
 
         def ask_for_range(request: Any) -> None:  # the SDK's own ends after so many bytes, for another request to go on
@@ -127,19 +127,18 @@ class AzureObjectStore:
         except HttpResponseError as error:
             if error.status_code != 416:
                 raise
-            return Body(self.head(key).info, io.BytesIO())  # nothing there: past the end
+            return empty_body(self.head(key))  # past the end
         stream = answers.Stream(answer)
         try:
-            return Body(answers.info_of_body(key, answer, start if ranged else None), stream)
+            info = answers.info_of_body(key, answer, start if ranged else None)
+            return Body(info, stream, answers.metadata_of(answer.headers))
         except BaseException:
             stream.close()
             raise
 
     def head(self, key: str) -> Head:
         headers = answers.take(self._blob(key).get_blob_properties, **self._read).headers
-        start = "x-ms-meta-"
-        metadata = {name[len(start) :].lower(): value for name, value in headers.items() if name.lower().startswith(start)}
-        return Head(answers.info_of(key, headers), metadata)
+        return Head(answers.info_of(key, headers), answers.metadata_of(headers))
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         container = self._shared.get()

@@ -253,6 +253,12 @@ def info_of(key: str, headers: Mapping[str, str]) -> ObjectInfo:
     return ObjectInfo(key, size, modified, member(headers, "etag"))
 
 
+def metadata_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """The metadata of an object, with lower-case names."""
+    start = "x-ms-meta-"
+    return {name[len(start) :].lower(): value for name, value in headers.items() if name.lower().startswith(start)}
+
+
 def page_of(answer: Any) -> Page:
     """The page of a listing."""
     try:

@@ -13,6 +13,7 @@ Mistakes to avoid, each seen in the field: reporting a denial or a missing bucke
 from __future__ import annotations
 
 import enum
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -68,10 +69,18 @@ class Head(NamedTuple):
 
 
 class Body(NamedTuple):
-    """An object being received: the facts of the whole object, and the bytes of the range asked for."""
+    """An object being received: the facts of the whole object, and the bytes of the range asked for.
+
+    Attributes:
+        info: of the whole object.
+        stream: the bytes of the range.
+        metadata: of the whole object, as a head returns it, where that costs no other request; None where it would. A store
+            that keeps none returns an empty mapping.
+    """
 
     info: ObjectInfo
     stream: ByteStream
+    metadata: Mapping[str, str] | None = None
 
 
 class IfMatch(NamedTuple):
@@ -143,6 +152,11 @@ def content_type(key: str) -> str:
     if key.endswith(".jsonl"):
         return "application/x-ndjson"
     return "application/json" if key.endswith(".json") else "application/octet-stream"
+
+
+def empty_body(head: Head) -> Body:
+    """No byte of an object: what an empty range is, and one past the end, of which services say nothing else."""
+    return Body(head.info, io.BytesIO(), head.metadata)
 
 
 def http_time(text: str | None) -> datetime | None:

@@ -112,7 +112,7 @@ class FsspecObjectStore:
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         info = self.head(key).info
         stop = info.size if end is None else min(end, info.size)
-        return Body(info, _Blocks(self, info, start, stop))
+        return Body(info, _Blocks(self, info, start, stop), {})
 
     def head(self, key: str) -> Head:
         with self._asking() as fs:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import email
-import io
 import json
 import os
 import re
@@ -45,6 +44,7 @@ from transcript_backends.drivers.driver import (
     Page,
     PutMode,
     content_type,
+    empty_body,
     http_time,
 )
 from transcript_backends.errors import InvalidURLError
@@ -160,7 +160,7 @@ class GCSObjectStore:
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         if end is not None and end <= start:
-            return Body(self.head(key).info, io.BytesIO())
+            return empty_body(self.head(key))
         headers = {"Accept-Encoding": "gzip"}  # or else an object stored as gzip is unpacked on the way
         ranged = start > 0 or end is not None
         if ranged:
@@ -170,10 +170,10 @@ class GCSObjectStore:
         except sdk.GoogleAPICallError as error:
             if error.code != 416:
                 raise
-            return Body(self.head(key).info, io.BytesIO())  # nothing there: past the end
+            return empty_body(self.head(key))  # past the end
         try:
             info, length = _received(key, answer, (start, end) if ranged else None)
-            return Body(info, _Stream(answer, length))
+            return Body(info, _Stream(answer, length))  # without metadata: the JSON API sends none with a download
         except BaseException:
             answer.close()
             raise

@@ -153,7 +153,7 @@ class LocalObjectStore:
         try:
             info = _info(key, os.fstat(descriptor))
             stop = info.size if end is None else min(end, info.size)
-            return Body(info, _FileRange(descriptor, start, stop))
+            return Body(info, _FileRange(descriptor, start, stop), {})
         except BaseException:
             os.close(descriptor)
             raise

@@ -63,7 +63,7 @@ class MemoryObjectStore:
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         found = self._objects[key]
-        return Body(found.info, io.BytesIO(found.body[start:end]))
+        return Body(found.info, io.BytesIO(found.body[start:end]), found.metadata)
 
     def head(self, key: str) -> Head:
         found = self._objects[key]

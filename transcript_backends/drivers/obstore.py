@@ -29,6 +29,7 @@ from transcript_backends.drivers.driver import (
     Page,
     PutMode,
     content_type,
+    empty_body,
 )
 from transcript_backends.drivers.wrappers import WrapperObjectStore
 from transcript_backends.slots import Slots
@@ -111,7 +112,7 @@ class ObstoreObjectStore(WrapperObjectStore):
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         if end is not None and end <= start:
-            return Body(self.head(key).info, io.BytesIO())
+            return empty_body(self.head(key))
         # Of a range, obstore sees to it that it is the one asked for; of a whole object, not even that it is one.
         asked: Any = {"offset": start} if end is None else (start, end)
 
@@ -120,23 +121,22 @@ class ObstoreObjectStore(WrapperObjectStore):
             _refuse_pages(answer)
             info, (first, last) = self._info(key, answer.meta), answer.range
             if last - first > _BYTES_AT_ONCE:
-                return Body(info, _Stream(answer.stream(_CHUNK_BYTES), last - first))
+                return Body(info, _Stream(answer.stream(_CHUNK_BYTES), last - first), _metadata(answer))
             body = answer.bytes()
             if len(body) < last - first:
                 raise answers.Lost(_CUT_SHORT)
-            return Body(info, io.BytesIO(body))
+            return Body(info, io.BytesIO(body), _metadata(answer))
 
         try:
             return self._ask("GetObject", get, lambda: self.sdk.get(key, start=start, end=end))
-        except answers.Refused:  # 416: nothing there, past the end
-            return Body(self.head(key).info, io.BytesIO())
+        except answers.Refused:  # 416: past the end
+            return empty_body(self.head(key))
 
     def head(self, key: str) -> Head:
         def head(store: Any) -> Head:
             answer = obstore.get(store, key, options={"head": True})
             _refuse_pages(answer)
-            metadata = {name: value for name, value in answer.attributes.items() if name not in _NOT_METADATA}
-            return Head(self._info(key, answer.meta), metadata)
+            return Head(self._info(key, answer.meta), _metadata(answer))
 
         return self._ask("HeadObject", head, lambda: self.sdk.head(key))
 
@@ -199,6 +199,11 @@ class _Stream:
 
     def close(self) -> None:
         self._chunks, self._chunk = iter(()), memoryview(b"")  # without its stream, obstore gives the connection up
+
+
+def _metadata(answer: Any) -> dict[str, str]:
+    """What was stored with an object, of what obstore lists together with its media type and the like."""
+    return {name: value for name, value in answer.attributes.items() if name not in _NOT_METADATA}
 
 
 def _refuse_pages(answer: Any) -> None:

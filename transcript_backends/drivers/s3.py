@@ -6,7 +6,6 @@ other than AWS's own is asked to prove that it honours them before the first wri
 
 from __future__ import annotations
 
-import io
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from transcript_backends.drivers.driver import (
     Page,
     PutMode,
     content_type,
+    empty_body,
     http_time,
 )
 from transcript_backends.drivers.s3_client import addressing_style, check_endpoint, is_aws, make_client
@@ -204,7 +204,7 @@ class S3ObjectStore:
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         if end is not None and end <= start:
-            return Body(self.head(key).info, io.BytesIO())
+            return empty_body(self.head(key))
         ranged = start > 0 or end is not None
         request: dict[str, Any] = {"Range": f"bytes={start}-{'' if end is None else end - 1}"} if ranged else {}
         try:
@@ -212,17 +212,17 @@ class S3ObjectStore:
         except sdk.ClientError as error:
             if _status(error) != 416:
                 raise
-            return Body(self.head(key).info, io.BytesIO())  # nothing there: past the end
+            return empty_body(self.head(key))  # past the end
         try:
             size = _size_from_range(_member(answer, "ContentRange"), start) if ranged else _member(answer, "ContentLength")
-            return Body(_info(key, size, answer), answer["Body"])
+            return Body(_info(key, size, answer), answer["Body"], _metadata(answer))
         except BaseException:
             answer["Body"].close()
             raise
 
     def head(self, key: str) -> Head:
         answer = self._shared.get().head_object(Key=key, **self._always)
-        return Head(_info(key, _member(answer, "ContentLength"), answer), answer.get("Metadata", {}))
+        return Head(_info(key, _member(answer, "ContentLength"), answer), _metadata(answer))
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         hint = {"StartAfter": start_after} if start_after and self.capabilities.start_after else {}
@@ -391,6 +391,11 @@ def _size_from_range(content_range: str, start: int) -> int:
     if not span.startswith(f"bytes {start}-") or not size.isdecimal():
         raise _NotS3(f"a Content-Range that was not asked for: {content_range!r}")
     return int(size)
+
+
+def _metadata(answer: Mapping[str, Any]) -> dict[str, str]:
+    """Lower-case names, which HTTP servers may spell otherwise."""
+    return {name.lower(): value for name, value in answer.get("Metadata", {}).items()}
 
 
 def _info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:

@@ -72,6 +72,15 @@ class DriverContract(Racing):
         assert abs(datetime.now(timezone.utc) - info.created_at) < timedelta(minutes=15)
         assert metadata in ({}, {"tbwrite": "w1", "tbsha256": "0" * 64}) or metadata.items() >= {("tbwrite", "w1")}
 
+    @pytest.mark.parametrize(("start", "end"), [(0, None), (1, 3), (2, None), (2, 2), (9, None)])
+    def test_metadata_that_comes_with_a_body_is_that_of_a_head(
+        self, driver: ObjectStore, prefix: str, start: int, end: int | None
+    ) -> None:
+        driver.put(f"{prefix}a", b"12345", mode="create", metadata={"tbwrite": "w1", "tbsha256": "0" * 64})
+        body = driver.get(f"{prefix}a", start=start, end=end)
+        body.stream.close()
+        assert body.metadata in (None, driver.head(f"{prefix}a").metadata)
+
     def test_a_second_create_is_refused_and_changes_nothing(self, driver: ObjectStore, prefix: str) -> None:
         self.create(driver, f"{prefix}a", b"first")
         before = driver.head(f"{prefix}a")
