@@ -16,15 +16,14 @@ from itertools import chain, pairwise
 from typing import BinaryIO, NamedTuple, cast
 
 from transcript_backends import errors
-from transcript_backends.container import Container
-from transcript_backends.hashing import sha256
+from transcript_backends.container import Container, Whole
 from transcript_backends.index import SegmentIndex, Source, build
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.planning import held_back, must_settle, next_run, starting_inside
-from transcript_backends.prefetching import Ahead
-from transcript_backends.reading import Open, distinct, merge, opener, plain_records
-from transcript_backends.records import Record, is_object
+from transcript_backends.prefetching import fetched
+from transcript_backends.reading import Open, distinct, merge, plain_records
+from transcript_backends.records import is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
 
 _PATIENCE_SECONDS = 10 * 60  # after this long between writing and removing, what was seen no longer counts
@@ -65,11 +64,11 @@ class _StopError(Exception):
 
 
 class _DamagedError(Exception):
-    """A source that is left as it is."""
+    """Sources that are left as they are."""
 
-    def __init__(self, segment: SegmentInfo, reason: str) -> None:
+    def __init__(self, segments: Sequence[SegmentInfo], reason: str) -> None:
         super().__init__(reason)
-        self.segment, self.reason = segment, reason
+        self.segments, self.reason = segments, reason
 
 
 class _Merge(NamedTuple):
@@ -109,7 +108,7 @@ class _Compactor:
                     try:
                         result = self._merge(run)
                     except _DamagedError as damage:
-                        self.left[damage.segment.key] = damage.reason
+                        self.left.update((each.key, damage.reason) for each in damage.segments)
                         continue
                     at = current.index(run[0])
                     current[at : at + len(run)] = [result]
@@ -182,23 +181,43 @@ class _Compactor:
         return all(index.covers(*run[:3]) for run in own.runs)
 
     def _held(self, larger: SegmentInfo, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
-        """Those of some segments that a compacted one holds; all in one reading where it holds all."""
-        if not segments or self._holds(larger, segments):
-            return segments
-        return [each for each in segments if self._holds(larger, [each])] if len(segments) > 1 else []
+        """Those of some segments that a compacted one holds; all in one reading where it holds all.
 
-    def _holds(self, larger: SegmentInfo, segments: Sequence[SegmentInfo]) -> bool:
+        It is read whole, and as it was stored, or it holds none: what is removed for it can't be had back.
+        """
+        if not segments:
+            return segments
+        try:
+            body = self._sound(larger)
+        except (errors.SegmentNotFoundError, errors.CorruptSegmentError):
+            return []
+        if self._holds(larger, body, segments):
+            return segments
+        return [each for each in segments if self._holds(larger, body, [each])] if len(segments) > 1 else []
+
+    def _holds(self, larger: SegmentInfo, body: bytes, segments: Sequence[SegmentInfo]) -> bool:
+        def opened(segment: SegmentInfo, start: int) -> BinaryIO:
+            return io.BytesIO((body if segment is larger else self._sound(segment))[start:])
+
         try:
             with (
-                contextlib.closing(self._records([larger], segments[0].seq_start)) as held,
-                contextlib.closing(self._records(segments)) as wanted,
+                contextlib.closing(merge([larger], self._indexes, opened, segments[0].seq_start)) as held,
+                contextlib.closing(merge(segments, self._indexes, opened)) as wanted,
             ):
                 return all(record in held for record in distinct(wanted))  # both are in order: one pass
         except (errors.SegmentNotFoundError, errors.CorruptSegmentError):
             return False
 
-    def _records(self, segments: Sequence[SegmentInfo], start_seq: int = 0) -> Generator[Record, None, None]:
-        return merge(segments, self._indexes, opener(self._container), start_seq)
+    def _sound(self, segment: SegmentInfo) -> bytes:
+        """The body of a segment.
+
+        Raises:
+            CorruptSegmentError: it is not what was stored.
+        """
+        whole = self._read(segment)
+        if whole.fault:
+            raise errors.CorruptSegmentError(f"{segment.key!r} is damaged: {whole.fault}")
+        return whole.body
 
     def _remove(self, doomed: Sequence[str]) -> None:
         """Delete objects; what can't be deleted is reported, and merged no more."""
@@ -214,8 +233,11 @@ class _Compactor:
         key, stored = self._names.segment(*index.name), index.to_json()
         began = self._container.clock.monotonic()
         if key not in {each.key for each in run}:
-            self._write_index(index.name, stored)
-            self._container.create(key, body, {"tbcount": str(index.records), "tbschema": "1"})
+            try:
+                self._write_index(index.name, stored)
+                self._write(key, body, index)
+            except errors.CorruptSegmentError as damage:
+                raise _DamagedError(run, f"another compaction has left what is damaged by now: {damage}") from damage
             self._written += len(body)
         self._unsettled[key] = _Merge(index.name, stored, run, began)
         return SegmentInfo(key, *index.name, run[-1].created_at, len(body))
@@ -244,35 +266,53 @@ class _Compactor:
 
     def _bodies(self, run: Sequence[SegmentInfo], sources: list[Source]) -> Generator[bytes, None, None]:
         """The bodies of segments, in order, each checked and noted as a source."""
-        with contextlib.closing(Ahead(self._container, run)) as ahead:
-            for segment in run:
-                with ahead.open(segment) as stream:
-                    body = stream.read()
-                digest = sha256(body)
-                self._check(segment, body, digest)
-                sources.append(Source(segment.name, len(body), digest))
-                yield body
+        for segment in run:
+            if segment.generation is not None and self._indexes.get(segment.name) is None:
+                raise _DamagedError([segment], "its index is missing or damaged")
+        with contextlib.closing(fetched(self._container, run, self._read)) as bodies:
+            for segment, whole in zip(run, bodies, strict=True):
+                fault = whole.fault or self._fault_in_lines(segment, whole.body)
+                if fault != whole.fault:  # in one response, perhaps
+                    whole = self._read(segment)
+                    fault = whole.fault or self._fault_in_lines(segment, whole.body)
+                if fault:
+                    raise _DamagedError([segment], fault)
+                sources.append(Source(segment.name, len(whole.body), whole.sha256))
+                yield whole.body
 
-    def _check(self, segment: SegmentInfo, body: bytes, digest: str) -> None:
+    def _read(self, segment: SegmentInfo) -> Whole:
+        """A segment, compared with its index, or with what it was stored with. Called in threads, when indexes are fetched."""
+        index = self._indexes.get(segment.name)
+        return self._container.read(
+            segment.key, size=segment.size, expected=index.sha256 if index is not None else "", is_moved=True
+        )
+
+    def _fault_in_lines(self, segment: SegmentInfo, body: bytes) -> str:
         if segment.generation is None:
             for record in plain_records(segment, io.BytesIO(body)):
                 if not is_object(record.line):
-                    raise _DamagedError(segment, f"record {record.seq} is no JSON object")
-        elif (index := self._indexes.get(segment.name)) is None:
-            raise _DamagedError(segment, "its index is missing or damaged")
-        elif index.sha256 != digest:
-            raise _DamagedError(segment, "its sha256 is not the one in its index")
+                    return f"record {record.seq} is no JSON object"
+        return ""
+
+    def _write(self, key: str, body: bytes, index: SegmentIndex) -> None:
+        """Create a segment, or see that it is there, read and compared: the metadata of what has decayed is as it was."""
+        try:
+            if self._container.create(key, body, {"tbcount": str(index.records), "tbschema": "1"}):
+                return
+        except errors.SegmentConflictError:
+            pass  # some stores compare the bytes
+        if fault := self._container.read(key, size=index.size, expected=index.sha256).fault:
+            raise errors.CorruptSegmentError(f"{key!r} is damaged ({fault}); remove it, and its records are merged again")
 
     def _write_index(self, name: SegmentName, index: bytes) -> None:
         key = self._names.index(name)
-        try:
-            if self._container.create(key, index):
-                return
-        except errors.SegmentConflictError:
-            with self._container.open(key) as stream:
-                present = SegmentIndex.parse(stream.read(), key)
-            if present.runs != SegmentIndex.parse(index, key).runs:  # else: by another compactor, of other sources perhaps
-                raise errors.CorruptSegmentError(f"{key!r} names other records than its segment holds; remove it") from None
+        is_new = False
+        with contextlib.suppress(errors.SegmentConflictError):  # by another compactor, of other sources perhaps
+            is_new = self._container.create(key, index)
+        if is_new:
+            return
+        if Indexes(self._container, self._names, anew=True).get(name) is None:
+            raise errors.SegmentNotFoundError(f"{key!r} was removed meanwhile")
         # It was there. The segment must not come back once it is merged further: its index goes an hour after that.
         if name in Indexes(self._container, self._names).merged_further(list_once(self._container, self._names, only=())):
             raise _StopError

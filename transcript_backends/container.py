@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
-from typing import Any, BinaryIO, Generic, Literal, TypeVar, cast
+from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeVar, cast
 
 from transcript_backends import errors
 from transcript_backends.clock import Clock, SystemClock
@@ -77,6 +77,20 @@ class RetryPolicy:
     deadline: float = 60.0
     first_pause: float = 0.1
     longest_pause: float = 5.0
+
+
+class Whole(NamedTuple):
+    """An object read whole.
+
+    Attributes:
+        body: its bytes.
+        sha256: of them, hexadecimal.
+        fault: how they are not what was stored; empty where nothing says so.
+    """
+
+    body: bytes
+    sha256: str
+    fault: str
 
 
 class Recent(Generic[_T]):
@@ -420,6 +434,49 @@ class Container:
             return content, body.info.version
 
         return self._call("read", key, receive)
+
+    def read(self, key: str, *, size: int | None = None, expected: str = "", is_moved: bool = False) -> Whole:
+        """An object whole, compared with the sha256 that it was stored with, where the store keeps it.
+
+        One response proves nothing of what is stored: where it is not what it should be, the object is read once more, and
+        the second response counts.
+
+        Args:
+            key: of the object.
+            size: what a listing says of it, in bytes.
+            expected: its sha256, where something else says it.
+            is_moved: whether the bytes go elsewhere. Then, where neither the response nor ``expected`` says a sha256, it is
+                asked for, at the price of a head.
+        """
+        whole = self._read(key, size, expected, is_moved)
+        return self._read(key, size, expected, is_moved) if whole.fault else whole
+
+    def _read(self, key: str, size: int | None, expected: str, is_moved: bool) -> Whole:
+        body, received = self._receive(key)
+        digest = sha256(body)
+        size = received.info.size if size is None else size
+        if len(body) != size:
+            return Whole(body, digest, f"{len(body)} bytes came of {size}")
+        if expected and digest != expected:
+            return Whole(body, digest, f"its sha256 is {digest}, and should be {expected}")
+        metadata = received.metadata
+        if metadata is None and is_moved and not expected:
+            metadata = self._call("look at", key, lambda: self.driver.head(key)).metadata
+        stored = (metadata or {}).get(_SHA256, digest)
+        return Whole(body, digest, "" if stored == digest else f"its sha256 is {digest}, it was stored with {stored}")
+
+    def _receive(self, key: str) -> tuple[bytes, Body]:
+        """The bytes that come of an object; those of a large one in pieces, so that a lost connection costs but one of them."""
+
+        def receive() -> tuple[bytes, Body]:
+            body = self.driver.get(key)
+            return (_read_all(body) if body.info.size <= _CHUNK_BYTES else b""), body
+
+        content, body = self._call("read", key, receive)
+        if body.info.size > _CHUNK_BYTES:
+            with _Reader(self, key, body, 0, None) as rest, contextlib.suppress(errors.CorruptSegmentError):  # it ended early
+                content = rest.readall()
+        return content, body
 
     def exists(self, key: str) -> bool:
         """Whether the key holds an object."""

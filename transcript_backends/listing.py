@@ -212,9 +212,10 @@ class Indexes:
         if recent and (known := recent.get(key)):
             return cast("SegmentIndex", known)
         try:
-            with self._container.open(key) as stream:
-                stored = stream.read()
-            index = SegmentIndex.parse(stored, key)
+            try:
+                index, size = self._read(name, key)
+            except errors.CorruptSegmentError:  # one response proves nothing of what is stored
+                index, size = self._read(name, key)
         except errors.SegmentNotFoundError:
             return None
         except errors.CorruptSegmentError as error:
@@ -222,9 +223,18 @@ class Indexes:
                 raise
             self._damaged[name] = error
             return None
-        if recent and len(stored) <= _SMALL_BYTES:
+        if recent and size <= _SMALL_BYTES:
             recent.keep(key, index)
         return index
+
+    def _read(self, name: SegmentName, key: str) -> tuple[SegmentIndex, int]:
+        stored, _, fault = self._container.read(key)
+        if fault:
+            raise errors.CorruptSegmentError(f"{key!r} is damaged: {fault}; remove it")
+        index = SegmentIndex.parse(stored, key)
+        if index.name != name:
+            raise errors.CorruptSegmentError(f"{key!r} names other records than its segment holds; remove it")
+        return index, len(stored)
 
     def superseded(self, listing: Listing) -> set[str]:
         """The keys of segments whose records are all in a present compacted segment.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from threading import Lock
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from transcript_backends.container import Container
 from transcript_backends.listing import SegmentInfo
+
+_T = TypeVar("_T")
 
 _AHEAD_BYTES = 8 * 1024 * 1024
 _SMALL_BYTES = 1024 * 1024
@@ -153,3 +156,28 @@ class _Coming:
         """Close what has come, if it has."""
         if self._stream is not None:
             self._stream.close()
+
+
+def fetched(
+    container: Container, segments: Sequence[SegmentInfo], fetch: Callable[[SegmentInfo], _T]
+) -> Generator[_T, None, None]:
+    """What ``fetch`` returns for each of some segments, in order; for small ones, some ahead of the one that is taken.
+
+    Where one request at a time is allowed, and for large ones, it is called in this thread.
+    """
+    found: dict[str, _T] = {}
+
+    def keep(segment: SegmentInfo) -> bytes:
+        found[segment.key] = fetch(segment)
+        return b""
+
+    def is_ahead(segment: SegmentInfo) -> bool:
+        return container.parallel > 1 and segment.size <= _AHEAD_BYTES
+
+    with closing(Ahead(container, filter(is_ahead, segments), keep)) as ahead:
+        for segment in segments:
+            if is_ahead(segment):
+                ahead.open(segment).close()
+                yield found.pop(segment.key)
+            else:
+                yield fetch(segment)
