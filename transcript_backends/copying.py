@@ -13,9 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
-from transcript_backends import hashing
 from transcript_backends.comparing import Digest, compare
 from transcript_backends.container import Container
 from transcript_backends.errors import CorruptSegmentError, InvalidURLError, SegmentNotFoundError
@@ -25,7 +24,7 @@ from transcript_backends.listing import Indexes, SegmentInfo, stable_listing
 from transcript_backends.object_store import ObjectTranscriptStore
 from transcript_backends.prefetching import Ahead
 from transcript_backends.ranges import Claim, Ranges, claims_of, cut
-from transcript_backends.reading import FOREIGN_COMPACTED, Plan, distinct, look, merge, opener, readable
+from transcript_backends.reading import FOREIGN_COMPACTED, Plan, distinct, look, merge, readable
 from transcript_backends.records import Record
 from transcript_backends.refs import TranscriptRef
 
@@ -99,8 +98,11 @@ class _Side(NamedTuple):
         return f"{self.container.driver.location}/{self.names.prefix}"
 
     def read(self, segment: SegmentInfo) -> bytes:
-        with self.container.open(segment.key) as stream:
-            return stream.read()
+        """The bytes of a segment, to be compared: where they differ from what was stored, they were read twice."""
+        return self.container.read(segment.key, size=segment.size).body
+
+    def opened(self, segment: SegmentInfo, start: int) -> BinaryIO:
+        return io.BytesIO(self.read(segment)[start:])
 
     def records(self, first: int, last: int | None, plan: Plan | None = None) -> Generator[Record, None, None]:
         """Those of a range of seqs, each once."""
@@ -204,7 +206,7 @@ class _Copy:
         if not is_repeated:
             return True
         with (
-            closing(merge([segment], plan.indexes, opener(self._source.container), beside=plan.segments)) as wanted,
+            closing(merge([segment], plan.indexes, self._source.opened, beside=plan.segments)) as wanted,
             closing(self._destination.records(segment.seq_start, segment.seq_end, self._there)) as held,
         ):
             return compare(distinct(wanted), held).missing == 0
@@ -234,8 +236,16 @@ class _Copy:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _transfer(self, segment: SegmentInfo) -> bytes:
-        """Read a segment, and see that the destination holds its records."""
-        body = self._source.read(segment)
+        """Read a segment, and see that the destination holds its records.
+
+        Raises:
+            CorruptSegmentError: it is not what was stored.
+        """
+        index = self._plan.indexes.get(segment.name)
+        expected = index.sha256 if index is not None else ""
+        body, _, fault = self._source.container.read(segment.key, size=segment.size, expected=expected, is_moved=True)
+        if fault:
+            raise CorruptSegmentError(f"{segment.key!r} of {self._source} is damaged: {fault}; it was not copied")
         if segment.key in self._missing:
             is_plain, is_repeated = segment.generation is None, self._missing[segment.key]
             if is_plain and not (is_repeated and self._same_key(segment) in self._sizes):
@@ -275,9 +285,8 @@ class _Copy:
 
     def _copy_payload(self, sha256: str) -> None:
         key = self._source.names.payload(sha256)
-        with self._source.container.open(key) as stream:
-            body = stream.read()
-        if hashing.sha256(body) != sha256:
+        body, _, fault = self._source.container.read(key, expected=sha256)
+        if fault:
             raise CorruptSegmentError(f"{key!r} is not what its name says; put the original in its place, or remove it")
         self._destination.container.create(self._destination.names.payload(sha256), body)
 

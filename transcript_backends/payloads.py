@@ -14,7 +14,6 @@ from transcript_backends.errors import (
     SegmentNotFoundError,
     StoreUnavailableError,
 )
-from transcript_backends.hashing import sha256
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import list_once
 from transcript_backends.offloading import MARK, Outside, Reference, offload, split
@@ -156,10 +155,8 @@ def read_payload(container: Container, names: TranscriptKeys, reference: Referen
         CorruptSegmentError: it is not what its name says.
     """
     key = names.payload(reference.sha256)
-    with container.open(key) as stream:
-        payload = stream.read()
-    digest = sha256(payload)
-    if digest != reference.sha256:
+    payload, digest, fault = container.read(key, expected=reference.sha256)
+    if fault:
         raise CorruptSegmentError(f"payload {key!r} is damaged: it is {len(payload)} bytes with the sha256 {digest}")
     return payload
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from transcript_backends import errors
 from transcript_backends.compaction import remove_leftovers
-from transcript_backends.container import Container
+from transcript_backends.container import Container, Whole
 from transcript_backends.deletion import finish_abandoned_deletes
-from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
 from transcript_backends.offloading import Reference, split
 from transcript_backends.payloads import read_payload
-from transcript_backends.reading import merge, opener, readable
+from transcript_backends.reading import merge, readable
 from transcript_backends.records import MAX_LINE_BYTES, Record, is_object
 
 Kind = Literal[
@@ -96,9 +95,9 @@ def verify(container: Container, names: TranscriptKeys, *, repair: bool) -> Veri
     for patience in reversed(range(_PATIENCE)):
         try:
             segments, records, problems = _inspect(container, names)
-        except errors.SegmentNotFoundError as error:  # a compaction has moved it: look again
+        except (errors.SegmentNotFoundError, _ChangedError) as error:  # a compaction has moved it: look again
             if not patience:
-                raise errors.StoreUnavailableError(f"{names.prefix!r} is being compacted faster than it can be read") from error
+                raise errors.StoreUnavailableError(f"{names.prefix!r} changes faster than it can be read: {error}") from error
         else:
             break
     return VerifyReport(len(segments), records, sum(each.size for each in segments), [*not_removed, *problems], repaired)
@@ -117,12 +116,16 @@ def _inspect(container: Container, names: TranscriptKeys) -> tuple[list[SegmentI
     sound: list[SegmentInfo] = []
     needed = readable(listing, indexes)
     read = {each.key for each in needed}
+    digests: dict[str, str] = {}
     for segment in listing.segments:
-        found = list(_check(container, segment, indexes))
+        digests[segment.key], found = _check(container, segment, indexes)
+        if found:
+            again = _check(container, segment, indexes)[1]
+            found = [each for each in found if each in again]  # one response proves nothing of what is stored
         problems += found
         if segment.key in read and all(each.harmless or each.kind == "missing index" for each in found):
             sound.append(segment)
-    records, more = _check_records(container, names, sound, indexes)
+    records, more = _check_records(container, names, sound, digests, indexes)
     problems += more
     return needed, records, problems
 
@@ -146,22 +149,21 @@ def _left_over(listing: Listing, indexes: Indexes, names: TranscriptKeys) -> Ite
         yield Problem("foreign objects", names.prefix, f"{listing.foreign} objects that are not ours; left alone")
 
 
-def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iterator[Problem]:
-    """What is wrong with one segment by itself."""
-    with container.open(segment.key) as stream:
-        body = stream.read()
-    digest = sha256(body)
-    index: SegmentIndex | None = None
-    if segment.generation is not None:
-        index = indexes.get(segment.name)
-        if index is None:
-            yield Problem("missing index", segment.key, "its records are shown under its own name, not their writers'")
-        elif index.sha256 != digest or index.name != segment.name:
-            yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, its index says {index.sha256}")
-            return
-    stamped = container.look(segment.key)[1]
-    if stamped and stamped != digest:
-        yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, it was stored with {stamped}")
+def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> tuple[str, list[Problem]]:
+    """The sha256 of one segment, and what is wrong with it by itself."""
+    whole = container.read(segment.key, size=segment.size, is_moved=True)
+    return whole.sha256, list(_faults(segment, whole, indexes.get(segment.name)))
+
+
+def _faults(segment: SegmentInfo, whole: Whole, index: SegmentIndex | None) -> Iterator[Problem]:
+    body, digest, fault = whole
+    if index is not None and index.sha256 != digest:
+        yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, its index says {index.sha256}")
+        return
+    if index is None and segment.generation is not None:
+        yield Problem("missing index", segment.key, "its records are shown under its own name, not their writers'")
+    if fault:
+        yield Problem("wrong hash", segment.key, fault)
     lines = 0
     offset = 0
     for raw in io.BytesIO(body):
@@ -182,16 +184,31 @@ def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> Iter
         yield Problem("wrong line count", segment.key, f"it has {lines} lines, its name says {expected}")
 
 
+class _ChangedError(Exception):
+    """A segment is not what it was a moment ago."""
+
+
 def _check_records(
-    container: Container, names: TranscriptKeys, segments: list[SegmentInfo], indexes: Indexes
+    container: Container, names: TranscriptKeys, segments: list[SegmentInfo], digests: Mapping[str, str], indexes: Indexes
 ) -> tuple[int, list[Problem]]:
-    """How many records there are, and what is wrong between segments: seqs that nobody or several have, lines that disagree."""
+    """How many records there are, and what is wrong between segments: seqs that nobody or several have, lines that disagree.
+
+    Raises:
+        _ChangedError: a segment has another sha256 than it had.
+    """
+
+    def opened(segment: SegmentInfo, start: int) -> BinaryIO:
+        whole = container.read(segment.key, expected=digests[segment.key])
+        if whole.fault:
+            raise _ChangedError(f"{segment.key!r}: {whole.fault}")
+        return io.BytesIO(whole.body[start:])
+
     problems: list[Problem] = []
     count, expected, shared = 0, None, 0
     last: tuple[int, str] | None = None
     lines: set[bytes] = set()
     outside: dict[str, tuple[Reference, Record]] = {}
-    for record in merge(segments, indexes, opener(container)):
+    for record in merge(segments, indexes, opened):
         for reference in _references(record):
             outside.setdefault(reference.sha256, (reference, record))
         identity = record[:2]

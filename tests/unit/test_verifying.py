@@ -102,7 +102,6 @@ def forget_metadata(setup):
         setup.put(key, setup.body(key))
 
 
-@pytest.mark.xfail(strict=True, reason="what one response holds is taken for what is stored")
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "no metadata"])
 @pytest.mark.parametrize("is_compacted", [False, True], ids=["plain", "compacted"])
 def test_one_response_with_another_byte_is_no_damage(is_kept, is_compacted):
@@ -120,7 +119,6 @@ def test_one_response_with_another_byte_is_no_damage(is_kept, is_compacted):
     assert driver.flipped == 1
 
 
-@pytest.mark.xfail(strict=True, reason="what one response holds is taken for what is stored")
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "no metadata"])
 def test_one_response_with_another_byte_makes_no_conflict(is_kept):
     setup, driver, hooks = flipping()
@@ -135,7 +133,6 @@ def test_one_response_with_another_byte_makes_no_conflict(is_kept):
     assert driver.flipped == 1
 
 
-@pytest.mark.xfail(strict=True, reason="what one response holds is taken for what is stored")
 def test_one_response_with_another_payload_or_index_is_no_damage():
     setup, driver, _ = flipping()
     compacted(setup)
