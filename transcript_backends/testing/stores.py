@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -11,6 +13,7 @@ import pytest
 
 from transcript_backends import (
     CompactionPolicy,
+    CorruptSegmentError,
     InvalidRefError,
     InvalidSegmentError,
     ObjectTranscriptStore,
@@ -18,7 +21,10 @@ from transcript_backends import (
     SegmentConflictError,
     SegmentNotFoundError,
     TranscriptRef,
+    copy_transcript,
+    open_store,
 )
+from transcript_backends.drivers.wrappers import FlippingObjectStore
 from transcript_backends.testing.racing import Racing, all_at_once, many_at_a_time
 
 _MANY = 1001
@@ -303,6 +309,76 @@ class StoreContract(Racing):
         store.append_segment(ref, 0, 0, "w", lines_of(0))
         assert store.compact(ref, CompactionPolicy(full=True)).left == []
         assert len(list(store.records(ref))) == 1
+
+    # --- what is not as it was stored ---------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def flips(self, store: ObjectTranscriptStore, monkeypatch: pytest.MonkeyPatch) -> FlippingObjectStore:
+        """What tells responses of the store to have another byte."""
+        flips = FlippingObjectStore(store._container.driver)
+        monkeypatch.setattr(store._container, "driver", flips)
+        return flips
+
+    @pytest.mark.parametrize("compacted", [False, True], ids=["plain", "compacted"])
+    def test_one_response_with_another_byte_changes_nothing_that_is_merged_copied_or_verified(
+        self, store: ObjectTranscriptStore, flips: FlippingObjectStore, ref: TranscriptRef, compacted: bool
+    ) -> None:
+        key = self._nine(store, ref, compacted)
+        if not compacted and not store._container.look(key)[1]:
+            return self._check_that_nobody_can_tell(store, flips, ref, key)
+        before = list(store.records(ref))
+        flips.flip(key)
+        assert store.verify(ref).ok
+        flips.flip(key)
+        with open_store("memory://") as other:
+            copy_transcript(store, other, ref)
+            assert list(other.records(ref)) == before
+        flips.flip(key)
+        assert store.compact(ref, CompactionPolicy(full=True)).left == []
+        assert list(store.records(ref)) == before
+        assert flips.flipped == 3
+        return None
+
+    @pytest.mark.parametrize("compacted", [False, True], ids=["plain", "compacted"])
+    def test_what_always_comes_with_another_byte_is_left_and_not_copied(
+        self, store: ObjectTranscriptStore, flips: FlippingObjectStore, ref: TranscriptRef, compacted: bool
+    ) -> None:
+        key = self._nine(store, ref, compacted)
+        if not compacted and not store._container.look(key)[1]:
+            return self._check_that_nobody_can_tell(store, flips, ref, key)
+        before = list(store.records(ref))
+        flips.flip(key, times=math.inf)
+        with open_store("memory://") as other, pytest.raises(CorruptSegmentError, match=re.escape(key)):
+            copy_transcript(store, other, ref)
+        assert ("wrong hash", key) in [problem[:2] for problem in store.verify(ref).problems]
+        ((left, reason),) = store.compact(ref, CompactionPolicy(full=True)).left
+        assert left == key
+        assert "sha256" in reason
+        flips.flip(key, times=0)
+        assert list(store.records(ref)) == before
+        assert store.compact(ref, CompactionPolicy(full=True)).left == []
+        assert list(store.records(ref)) == before
+        return None
+
+    def _nine(self, store: ObjectTranscriptStore, ref: TranscriptRef, compacted: bool) -> str:
+        """Nine records; gives the key of a segment in their middle."""
+        keys = [store.append_segment(ref, seq, seq, "w", lines_of(seq)) for seq in (3, 4, 5)]
+        if compacted:
+            keys = store.compact(ref, CompactionPolicy(full=True)).merged
+        for seq in (0, 1, 2, 6, 7, 8):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        return keys[len(keys) // 2]
+
+    def _check_that_nobody_can_tell(
+        self, store: ObjectTranscriptStore, flips: FlippingObjectStore, ref: TranscriptRef, key: str
+    ) -> None:
+        """Where no metadata is kept, nothing says what a segment was that nobody has merged: what comes is taken for it."""
+        before = list(store.records(ref))
+        flips.flip(key)
+        assert store.compact(ref, CompactionPolicy(full=True)).left == []
+        after = list(store.records(ref))
+        assert [each[:2] for each in after] == [each[:2] for each in before]
+        assert len(set(after) - set(before)) == 1
 
     # --- delete -------------------------------------------------------------------------------------------------------
 
