@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from contract.test_checked import CostsNothing
 from faults.gcs_server import GCSServer
 
 from transcript_backends import ObjectTranscriptStore, open_store
@@ -36,4 +37,11 @@ class TestGCSStoreOnObstore(StoreContract):
     @pytest.fixture
     def store(self, own_url: str, prefix: str) -> Iterator[ObjectTranscriptStore]:
         with open_store(own_url.replace("{prefix}", prefix)) as store:
+            yield store
+
+
+class TestChecksOnObstore(CostsNothing):
+    @pytest.fixture
+    def store(self, own_url: str) -> Iterator[ObjectTranscriptStore]:
+        with open_store(own_url.replace("{prefix}", "")) as store:
             yield store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -38,8 +39,10 @@ class Fate(enum.Enum):
     DIES_AFTER = "dies after"
     DIES_LATE = "dies, lands late"
     CUT = "connection cut"
+    GARBLED = "another byte"
 
 
+_ANSWERED = {Fate.DONE, Fate.CUT, Fate.GARBLED}
 _LOST = {Fate.ANSWER_LOST, Fate.LATE}
 _DEADLY = {Fate.DIES_AFTER, Fate.DIES_LATE}
 _IN_FLIGHT = {Fate.LATE, Fate.DIES_LATE}
@@ -64,9 +67,11 @@ class Actor:
         self.facts = scheduler.facts
         self.store = ObjectTranscriptStore(Container(ActorDriver(self), clock=self, parallel=1))
         self.mortal = True
+        self.compacts = False  # and may get another byte than is stored: what it makes of that stays
         self.slow = self.random.random() < 0.25
         self.dead = False
         self.faults = 0
+        self.garbled = 0
         self.outage = 0
         self.delete: Delete | None = None
         self.next: tuple[str, str] = ("", "")
@@ -90,6 +95,7 @@ class Actor:
         self.next = (operation, key)
         fate: Fate = self.scheduler.greenlet.switch()
         self.faults += fate is not Fate.DONE
+        self.garbled += fate is Fate.GARBLED
         return fate
 
     def dies(self) -> None:
@@ -139,13 +145,15 @@ class ActorDriver(WrapperObjectStore):
             else:
                 answer = request()
         except Exception:
-            if fate is Fate.DONE or fate is Fate.CUT:
+            if fate in _ANSWERED:
                 raise
         if fate in _DEADLY:
             actor.dies()
             raise GreenletExit
         if fate in _LOST:
             raise InjectedError(Meaning.TRY_AGAIN)
+        if fate is Fate.GARBLED:
+            return _garbled(answer, actor.random)  # type: ignore[return-value, arg-type]
         return answer if fate is Fate.DONE else _cut_short(answer)  # type: ignore[return-value, arg-type]
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
@@ -215,6 +223,14 @@ def _cut_short(body: Body) -> Body:
             pass
 
     return body._replace(stream=Stream())
+
+
+def _garbled(body: Body, random: Random) -> Body:
+    """A body in which one bit of one byte is not what is stored."""
+    received = bytearray(body.stream.read(1 << 20))
+    if received:
+        received[random.randrange(len(received))] ^= 1 << random.randrange(7)
+    return body._replace(stream=io.BytesIO(received))
 
 
 class Scheduler:
@@ -325,6 +341,7 @@ class Scheduler:
             return self.random.choice(fates)
         if chance > 1 - weather.failure:
             fates = [Fate.FAILS, Fate.ANSWER_LOST] + [Fate.LATE] * (operation == "put") + [Fate.CUT] * (operation == "get")
+            fates += [Fate.GARBLED] * 2 * (operation == "get" and actor.compacts)
             return self.random.choice(fates)
         if self.random.random() < weather.outage:
             actor.outage = self.random.randint(10, 25)

@@ -12,9 +12,10 @@ from simulation.schedules import run
 
 from transcript_backends import compaction, listing, object_store, reading
 from transcript_backends.compaction import _Compactor, _StopError
-from transcript_backends.container import Container
+from transcript_backends.container import Container, Whole
 from transcript_backends.deletion import DeleteResult
 from transcript_backends.errors import SegmentConflictError
+from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import EVENTS, INDEX, SegmentName, TranscriptKeys
 from transcript_backends.listing import Listing, stable_listing
@@ -110,7 +111,7 @@ def containment_is_judged_by_range(patch: pytest.MonkeyPatch) -> None:
             larger.key != segment.key and larger.seq_start <= segment.seq_start and larger.seq_end >= segment.seq_end
         ),
     )
-    patch.setattr(_Compactor, "_holds", lambda self, larger, segment: True)
+    patch.setattr(_Compactor, "_held", lambda self, larger, segments: segments)
 
 
 @mutation(within=1000)
@@ -121,6 +122,24 @@ def compaction_starts_while_a_delete_runs(patch: pytest.MonkeyPatch) -> None:
         return listed
 
     patch.setattr(compaction, "stable_listing", careless)
+
+
+@mutation(within=1000)
+def what_comes_is_taken_for_what_is_stored(patch: pytest.MonkeyPatch) -> None:
+    def read(self: Container, key: str, **_: object) -> Whole:
+        with self.open(key) as stream:
+            body = stream.read()
+        return Whole(body, sha256(body), "")
+
+    patch.setattr(Container, "read", read)
+
+
+@mutation(within=1000)
+def one_response_is_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+    def read(self: Container, key: str, size: int | None = None, expected: str = "", is_moved: bool = False) -> Whole:
+        return self._read(key, size, expected, is_moved)
+
+    patch.setattr(Container, "read", read)
 
 
 # --- listing and reading ----------------------------------------------------------------------------------------------
