@@ -282,10 +282,9 @@ class _Compactor:
 
     def _read(self, segment: SegmentInfo) -> Whole:
         """A segment, compared with its index, or with what it was stored with. Called in threads, when indexes are fetched."""
-        index = self._indexes.get(segment.name)
-        return self._container.read(
-            segment.key, size=segment.size, expected=index.sha256 if index is not None else "", is_moved=True
-        )
+        index = self._indexes.get(segment.name) if segment.generation is not None else None
+        expected = index.sha256 if index is not None else ""
+        return self._container.read(segment.key, size=segment.size, expected=expected, is_moved=True)
 
     def _fault_in_lines(self, segment: SegmentInfo, body: bytes) -> str:
         if segment.generation is None:

@@ -171,12 +171,10 @@ def fetched(
         found[segment.key] = fetch(segment)
         return b""
 
-    def is_ahead(segment: SegmentInfo) -> bool:
-        return container.parallel > 1 and segment.size <= _AHEAD_BYTES
-
-    with closing(Ahead(container, filter(is_ahead, segments), keep)) as ahead:
+    largest = _AHEAD_BYTES if container.parallel > 1 else -1  # that is fetched ahead
+    with closing(Ahead(container, (each for each in segments if each.size <= largest), keep)) as ahead:
         for segment in segments:
-            if is_ahead(segment):
+            if segment.size <= largest:
                 ahead.open(segment).close()
                 yield found.pop(segment.key)
             else:
