@@ -9,6 +9,7 @@ import pytest
 from faults.fsspec_fakes import Buckets, FakeSFTP, Register, a_registration  # noqa: F401 - a fixture
 
 from transcript_backends import ObjectTranscriptStore, open_store
+from transcript_backends.drivers import walks
 from transcript_backends.drivers.driver import IfMatch, Meaning, ObjectStore
 from transcript_backends.drivers.fsspec import open_url
 from transcript_backends.testing import DriverContract, SharedStoreContract, StoreContract
@@ -19,6 +20,10 @@ from transcript_backends.urls import parse
 
 class FsspecDriver(DriverContract):
     """What fsspec can't do on any filesystem is refused, not done wrong."""
+
+    @pytest.fixture(autouse=True)
+    def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(walks, "PAGE_SIZE", 300)  # so that a long listing has several full pages
 
     def test_if_match_replaces_only_the_version_it_names(self, driver: ObjectStore, prefix: str) -> None:
         version = self.create(driver, f"{prefix}a", b"first")

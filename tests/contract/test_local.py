@@ -15,7 +15,8 @@ from transcript_backends.testing import DriverContract, SharedStoreContract, Sto
 
 class TestLocalDriver(DriverContract):
     @pytest.fixture
-    def driver(self, tmp_path: Path) -> ObjectStore:
+    def driver(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+        monkeypatch.setattr(walks, "PAGE_SIZE", 300)  # so that a long listing has several full pages
         return LocalObjectStore(str(tmp_path / "store"))
 
     def test_a_large_directory_is_read_once_however_many_pages_it_takes(

@@ -36,7 +36,6 @@ def _short_pages(monkeypatch):
     monkeypatch.setattr(walks, "PAGE_SIZE", 3)
 
 
-@pytest.mark.xfail(strict=True, reason="walks are known by their prefix and last key alone")
 def test_a_listing_never_goes_on_in_the_older_walk_of_another():
     directory = Directory(8)
     listing = Walks(directory.begin)
@@ -48,7 +47,6 @@ def test_a_listing_never_goes_on_in_the_older_walk_of_another():
     assert names_on(listing.page("d/", "d/002", younger.token, NOW)) == ["006", "007", "late"]
 
 
-@pytest.mark.xfail(strict=True, reason="walks are known by their prefix and last key alone")
 def test_a_thread_that_is_slow_with_its_page_hands_its_walk_to_nobody():
     directory = Directory(5)
     has_read, goes_on = threading.Event(), threading.Event()

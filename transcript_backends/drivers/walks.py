@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from datetime import datetime
-from itertools import islice
+from itertools import count, islice
 
 from transcript_backends.drivers.driver import ObjectInfo, Page
 
@@ -37,7 +39,9 @@ def walk(look_into: LookInto, prefix: str, after: str = "") -> Generator[ObjectI
 
 
 class Walks:
-    """Listings under way: reading a large directory once per page would take the square of its size.
+    """Listings in flight: reading a large directory once per page would take the square of its size.
+
+    Each listing continues its own walk only. Another's may be older, and miss what was stored before this listing began.
 
     Args:
         begin: starts one: prefix, key -> the objects below the prefix by key, those up to that key left out.
@@ -45,16 +49,21 @@ class Walks:
 
     def __init__(self, begin: Callable[[str, str], Iterator[ObjectInfo]]) -> None:
         self._begin = begin
-        self._walks: dict[tuple[str, str | None], Iterator[ObjectInfo]] = {}
+        self._numbers = count()
+        self._walks: OrderedDict[tuple[str, str], Iterator[ObjectInfo]] = OrderedDict()  # all that is done to it is atomic
 
     def page(self, prefix: str, start_after: str, token: str | None, now: datetime | None) -> Page:
-        """A page; its token is its last key, so a page can be had again, from a new walk."""
-        walk = self._walks.pop((prefix, token), None) or self._begin(prefix, max(start_after, token or ""))
+        """A page; its token names the walk and the last key, after which a new walk starts where that one is not remembered."""
+        number, _, last = (token or "").partition(" ")
+        walk = self._walks.pop((prefix, token), None) if token else None
+        if walk is None:
+            number, walk = str(next(self._numbers)), self._begin(prefix, max(start_after, last))
         found = list(islice(walk, PAGE_SIZE))
         if len(found) < PAGE_SIZE:
             return Page(found, None, now)
-        last = found[-1].key
-        self._walks[prefix, last] = walk
-        while len(self._walks) > _WALKS:
-            self._walks.pop(next(iter(self._walks)), None)
-        return Page(found, last, now)
+        token = f"{number} {found[-1].key}"
+        self._walks[prefix, token] = walk
+        with suppress(KeyError):  # other threads have removed the rest
+            while len(self._walks) > _WALKS:
+                self._walks.popitem(last=False)
+        return Page(found, token, now)

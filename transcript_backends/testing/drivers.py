@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
@@ -22,16 +23,20 @@ def read(body: Body, size: int = 1 << 20) -> bytes:
         body.stream.close()
 
 
-def list_all(driver: ObjectStore, prefix: str, start_after: str = "") -> list[ObjectInfo]:
-    """A whole listing, page by page."""
-    found: list[ObjectInfo] = []
+def pages(driver: ObjectStore, prefix: str, start_after: str = "") -> Iterator[Sequence[ObjectInfo]]:
+    """A listing, one page for each step."""
     token: str | None = None
     while True:
         page = driver.list_page(prefix, start_after=start_after, token=token)
-        found += page.objects
+        yield page.objects
         token = page.token
         if token is None:
-            return found
+            return
+
+
+def list_all(driver: ObjectStore, prefix: str, start_after: str = "") -> list[ObjectInfo]:
+    """A whole listing, page by page."""
+    return [info for page in pages(driver, prefix, start_after) for info in page]
 
 
 class DriverContract(Racing):
@@ -208,10 +213,26 @@ class DriverContract(Racing):
             assert listed >= expected
             assert listed == expected or not driver.capabilities.start_after
 
-    def test_every_page_of_a_long_listing_is_there_and_can_be_deleted(self, driver: ObjectStore, prefix: str) -> None:
+    def test_every_page_of_a_long_listing_is_there_whoever_lists_beside_it_and_can_be_deleted(
+        self, driver: ObjectStore, prefix: str
+    ) -> None:
         keys = [f"{prefix}events/{number:05d}" for number in range(_MANY)]
         many_at_a_time(lambda number: self.create(driver, keys[number], b""), _MANY)
         assert sorted(info.key for info in list_all(driver, prefix)) == keys
+
+        older = pages(driver, prefix)
+        start = max(info.key for info in next(older))
+        self.create(driver, late := f"{prefix}events/late", b"")
+        younger = pages(driver, prefix, start)  # is one page ahead of the other, and ends where that ends
+        found = list(next(younger))
+        beside = list(next(older, []))
+        found += [info for page in younger for info in page]
+        beside += [info for page in older for info in page]
+        expected = [key for key in keys if key > start]
+        assert sorted(info.key for info in found if info.key > start) == [*expected, late]
+        assert sorted(info.key for info in beside if info.key != late) == expected
+
+        driver.delete_many([late])
         size = driver.capabilities.delete_batch
         for first in range(0, _MANY, size):
             assert driver.delete_many(keys[first : first + size]) == {}
