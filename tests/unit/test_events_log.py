@@ -22,6 +22,7 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import FaultyObjectStore
 from transcript_backends.events import AgentMessage, EventDelta, EventLog, EventStart, SystemMessage, UserMessage, text
+from transcript_backends.testing.stores import SparingObjectStore
 
 FULL = CompactionPolicy(full=True)
 
@@ -668,3 +669,16 @@ def test_a_stream_that_was_closed_ends(log):
     assert ids([next(stream)]) == [1]
     stream.close()
     assert list(stream) == []
+
+
+@pytest.mark.xfail(strict=True, reason="readers from the end step through the numbers in a name")
+def test_a_page_and_a_place_from_the_end_cost_what_is_stored_and_not_what_a_name_says():
+    setup = make()
+    stored_by_others = b"".join(json.dumps(message(number)).encode() + b"\n" for number in range(50))
+    setup.put(f"{REF.prefix}events/0-{2**63 - 1}-other.jsonl", stored_by_others)
+    log = EventLog(ObjectTranscriptStore(Container(SparingObjectStore(setup.driver, 60))), REF)
+    page = log.list(limit=10, order="desc")
+    assert ids(page) == list(range(49, 39, -1))
+    assert ids(log.list(limit=10, before=page.before, order="desc")) == list(range(39, 29, -1))
+    assert ids(log.list(after="evt_45")) == [46, 47, 48, 49]
+    assert ids(log.list(before="evt_5", order="desc")) == [4, 3, 2, 1, 0]

@@ -13,6 +13,7 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import FaultyObjectStore
+from transcript_backends.testing.stores import SparingObjectStore
 
 FULL = CompactionPolicy(full=True)
 
@@ -274,3 +275,18 @@ def test_beginning_before_the_end_by_less_than_nothing_is_refused():
     setup, _, _ = following()
     with pytest.raises(ValueError, match="last must be 0 or more, or None, not -1"):
         setup.store.follow(REF, last=-1)
+
+
+@pytest.mark.xfail(strict=True, reason="a follower trusts the numbers in a name")
+@pytest.mark.parametrize("last", [None, 2])
+def test_a_segment_whose_name_says_too_much_is_read_once_and_hides_nothing_of_its_writer(last):
+    setup, clock, _ = following()
+    setup.put(f"{REF.prefix}events/0-{10**9}-a.jsonl", lines(range(5), "a"))
+    append(setup.store, 0, 4, "w")
+    clock.at(30, lambda: append(setup.store, 5, 6, "a"))
+    store = ObjectTranscriptStore(Container(SparingObjectStore(setup.driver, 200), clock=clock))
+    with store.follow(REF, stop_when_idle=120, last=last) as follower:
+        found = [record[:2] for record in follower]
+    there = [(seq, writer) for seq in range(5) for writer in "aw"]
+    assert found == [*(there if last is None else there[-last:]), (5, "a"), (6, "a")]
+    assert setup.driver.counts["get"] <= 6

@@ -31,6 +31,7 @@ from transcript_backends.drivers.wrappers import (
     RecordingObjectStore,
     WrapperObjectStore,
 )
+from transcript_backends.testing.stores import SparingObjectStore
 
 
 def seqs(setup, **bounds):
@@ -401,6 +402,75 @@ def test_backwards_reads_only_what_is_taken_and_goes_on_over_a_compaction():
     assert setup.driver.counts["get"] <= 1000
     make(memory=setup.memory).store.compact(REF, FULL)
     assert [record.seq for record in records] == list(range(4989, -1, -1))
+
+
+def foreign(setup, first, last, writer, count):
+    """A segment of another program, with fewer lines than its name says."""
+    setup.put(f"{EVENTS}{first}-{last}-{writer}.jsonl", lines(range(count), writer))
+
+
+@pytest.mark.xfail(strict=True, reason="readers from the end step through the numbers in a name")
+@pytest.mark.parametrize("span", [5_000, 10**9, 2**62])
+def test_many_segments_whose_names_say_too_much_are_each_read_a_few_times_at_most(span):
+    setup = make(wrap=lambda inner: SparingObjectStore(inner, 1_000))
+    for number in range(50):
+        foreign(setup, 7 * number, 7 * number + span + 1000 * number, f"w{number}", 20)
+    append(setup.store, 3, 12, "a")
+    expected = list(setup.store.records(REF))
+    assert len(expected) == 50 * 20 + 10
+    for n in (1, 5, 400):
+        setup.driver.requests.clear()
+        assert setup.store.tail(REF, n) == expected[-n:]
+        assert setup.driver.counts["get"] <= 2 * 51 + 20
+    setup.driver.requests.clear()
+    assert list(setup.store.records(REF, reverse=True)) == expected[::-1]
+    assert setup.driver.counts["get"] <= 3 * 51
+
+
+@pytest.mark.xfail(strict=True, reason="readers from the end step through the numbers in a name")
+def test_a_segment_whose_name_says_too_much_is_read_once_on_the_way_to_the_beginning():
+    setup = make(wrap=lambda inner: SparingObjectStore(inner, 1_000))
+    foreign(setup, 0, 10**9, "wide", 3)
+    for start in range(0, 50_000, 500):
+        append(setup.store, start, start + 499)
+    plain = make()
+    for start in range(0, 50_000, 500):
+        append(plain.store, start, start + 499)
+    for each in (setup, plain):
+        each.driver.requests.clear()
+        assert sum(1 for _ in each.store.records(REF, reverse=True)) == 50_000 + 3 * (each is setup)
+    assert setup.driver.counts["get"] <= plain.driver.counts["get"] + 2
+
+
+@pytest.mark.xfail(strict=True, reason="readers from the end step through the numbers in a name")
+def test_without_its_index_a_compacted_segment_that_spans_much_is_read_from_the_end():
+    setup = make(wrap=lambda inner: SparingObjectStore(inner, 100))
+    append(setup.store, 0, 4)
+    append(setup.store, 2**62, 2**62 + 4)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    setup.memory.delete_many(setup.keys(f"{REF.prefix}index/"))
+    expected = list(setup.store.records(REF))
+    assert len(expected) == 10
+    assert setup.store.tail(REF, 3) == expected[-3:]
+    assert list(setup.store.records(REF, reverse=True)) == expected[::-1]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    written=st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 5_000), st.integers(0, 12), st.sampled_from("abc")), max_size=6
+    ),
+    start_seq=st.integers(0, 20),
+    end_seq=st.none() | st.integers(0, 60),
+    limit=st.none() | st.integers(0, 40),
+)
+def test_backwards_is_forwards_turned_round_whatever_the_names_say(written, start_seq, end_seq, limit):
+    setup = make()
+    for first, span, count, writer in written:
+        foreign(setup, first, first + span - 1, writer, count)
+    forwards = list(setup.store.records(REF, start_seq=start_seq, end_seq=end_seq))[::-1]
+    found = list(setup.store.records(REF, start_seq=start_seq, end_seq=end_seq, limit=limit, reverse=True))
+    assert found == forwards[:limit]
 
 
 def test_a_negative_number_of_last_records_is_refused():

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from itertools import islice
+from typing import TypeVar
 
 import pytest
 
@@ -24,10 +26,13 @@ from transcript_backends import (
     copy_transcript,
     open_store,
 )
-from transcript_backends.drivers.wrappers import FlippingObjectStore
+from transcript_backends.container import Container
+from transcript_backends.drivers.driver import ObjectStore
+from transcript_backends.drivers.wrappers import FlippingObjectStore, Operation, WrapperObjectStore
 from transcript_backends.testing.racing import Racing, all_at_once, many_at_a_time
 
 _MANY = 1001
+_T = TypeVar("_T")
 
 IDS = [
     "A",
@@ -77,6 +82,19 @@ BAD_PAYLOADS = {
 def lines_of(*numbers: int, text: str = "line") -> bytes:
     """A payload of one line for each number."""
     return b"".join(b'{"n":%d,"text":"%s"}\n' % (number, text.encode()) for number in numbers)
+
+
+class SparingObjectStore(WrapperObjectStore):
+    """Refuses to make more than so many requests."""
+
+    def __init__(self, inner: ObjectStore, most: int) -> None:
+        super().__init__(inner)
+        self.left = most
+
+    def _around(self, operation: Operation, key: str, request: Callable[[], _T]) -> _T:
+        self.left -= 1
+        assert self.left >= 0, f"a {operation} of {key!r} is one request too many"
+        return super()._around(operation, key, request)
 
 
 class StoreContract(Racing):
@@ -239,6 +257,40 @@ class StoreContract(Racing):
         assert all_at_once([partial(write, writer) for writer in range(16)]) == [None] * 16
         expected = [(seq, f"writer-{writer:02d}") for seq in range(10) for writer in range(16)]
         assert [(record.seq, record.writer_id) for record in store.records(ref)] == expected
+
+    # --- segments of other programs -----------------------------------------------------------------------------------
+
+    @pytest.mark.xfail(strict=True, reason="readers from the end step through the numbers in a name")
+    def test_the_cost_of_reading_from_the_end_follows_the_lines_that_exist_and_not_the_numbers_in_names(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef
+    ) -> None:
+        def put(first: int, last: int, writer: str, count: int) -> None:
+            body = lines_of(*range(count), text=writer)
+            store._container.create(store._names(ref).segment(first, last, writer), body)
+
+        def spared(most: int) -> ObjectTranscriptStore:
+            driver = SparingObjectStore(store._container.driver, most)
+            return ObjectTranscriptStore(Container(driver), store._root)
+
+        for seq in range(0, 40, 4):
+            store.append_segment(ref, seq, seq + 3, "w", lines_of(*range(4)))
+        store.compact(ref, CompactionPolicy(full=True))
+        put(0, 10**9 - 1, "wide", 100)
+        put(30, 2**63 - 1, "wider", 50)
+        put(10**12, 2**63 - 1, "widest", 3)
+        put(10**12 + 2, 10**12 + 2, "surplus", 20)
+        put(10**15, 10**15 + 10**9, "nothing", 0)
+        for seq in range(60, 70):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        for _ in range(2):
+            expected = list(store.records(ref))
+            assert len(expected) == 40 + 100 + 50 + 3 + 20 + 10
+            for n in (1, 5, 30, 120):
+                assert spared(80).tail(ref, n) == expected[-n:]
+            assert list(spared(80).records(ref, reverse=True)) == expected[::-1]
+            with spared(80).follow(ref, last=25) as follower:
+                assert list(islice(follower, 25)) == expected[-25:]
+            store.compact(ref, CompactionPolicy(full=True))
 
     # --- compaction ---------------------------------------------------------------------------------------------------
 
