@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from transcript_backends.container import Container
 from transcript_backends.keys import TranscriptKeys
+from transcript_backends.listing import SegmentInfo
 from transcript_backends.payloads import resolved
-from transcript_backends.ranges import claims_of
+from transcript_backends.ranges import Ends, claims_of
 from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_backwards, read_unseen
 from transcript_backends.records import Record
 
@@ -65,6 +66,7 @@ class Follower(Iterator[Record]):
         self._last = last if cursor is None else None
         self._place = _Place.parse(cursor) if cursor is not None else _Place(0, None, {})
         self._coming: Generator[Record, None, None] | None = None
+        self._ends: dict[SegmentInfo, int] = {}  # so that what holds less than its name says is not read at each look
         self._pause = self._active = 0.0
         self._closed = False
 
@@ -122,27 +124,28 @@ class Follower(Iterator[Record]):
         """The records that are there and were not given yet."""
         before = self._container.server_time()
         plan = look(self._container, self._names)
+        self._ends = {each: self._ends[each] for each in plan.segments if each in self._ends} if self._ends else {}
         place = self._place
         if plan.generation != place.generation:
             place = place.after_delete(plan)
         began = self._container.server_time() if before is None else before
         if self._last is not None:
-            newest = list(read_backwards(self._container, self._names, plan, limit=self._last))
-            self._place, self._last = _Place(plan.generation, began, _seen_before(newest, plan)), None
+            newest = list(read_backwards(self._container, self._names, plan, limit=self._last, ends=self._ends))
+            self._place, self._last = _Place(plan.generation, began, _seen_before(newest, plan, self._ends)), None
             yield from self._whole((each for each in reversed(newest)), plan)
             return
         self._place = _Place(plan.generation, began, dict(place.seen))
-        records = read_unseen(self._container, self._names, plan, place.seen)
+        records = read_unseen(self._container, self._names, plan, place.seen, self._ends)
         yield from self._whole(records, plan)
 
     def _whole(self, records: Generator[Record, None, None], plan: Plan) -> Iterator[Record]:
         return resolved(self._container, self._names, records, plan.generation) if self._resolve else records
 
 
-def _seen_before(newest: Sequence[Record], plan: Plan) -> dict[str, int]:
+def _seen_before(newest: Sequence[Record], plan: Plan, ends: Ends) -> dict[str, int]:
     """What was seen of each writer where all was but the newest records."""
     seen: dict[str, int] = {}
-    for writer_id, _, last in claims_of(plan.segments, plan.indexes):
+    for writer_id, _, last in claims_of(plan.segments, plan.indexes, ends):
         seen[writer_id] = max(last, seen.get(writer_id, -1))
     for record in newest:
         seen[record.writer_id] = min(record.seq - 1, seen.get(record.writer_id, record.seq))

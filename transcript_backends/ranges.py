@@ -1,10 +1,11 @@
-"""Which records segments hold, by their names and indexes alone, and cutting records into plain segments. Pure."""
+"""Which records segments hold, by their names, sizes and indexes alone, and cutting records into plain segments. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from transcript_backends.keys import SegmentName
 from transcript_backends.listing import Indexes, SegmentInfo
@@ -13,12 +14,27 @@ from transcript_backends.records import Record
 Claim = tuple[str, int, int]  # a writer, and the first and the last of a range of its seqs
 
 
-def claims_of(segments: Iterable[SegmentInfo], indexes: Indexes) -> Iterator[Claim]:
-    """What segments hold, by their names and indexes."""
+Ends = Mapping[SegmentInfo, int]
+"""The last seq of each segment that was read and holds fewer lines than its name says."""
+
+NO_ENDS: Ends = MappingProxyType({})
+
+
+def last_seq(segment: SegmentInfo, ends: Ends = NO_ENDS) -> int:
+    """The highest seq that a line of a segment without an index can have: one line takes two bytes, or one at the end."""
+    if segment in ends:
+        return ends[segment]
+    return min(segment.seq_end, segment.seq_start + max(segment.size - 1, 0) // 2)
+
+
+def claims_of(segments: Iterable[SegmentInfo], indexes: Indexes, ends: Ends = NO_ENDS) -> Iterator[Claim]:
+    """What segments hold, by their names, sizes and indexes, and by what is known of those that were read."""
     for segment in segments:
         index = indexes.find(segment.name) if segment.generation is not None else None
         if index is None:
-            yield segment.writer_id, segment.seq_start, segment.seq_end
+            last = last_seq(segment, ends)
+            if last >= segment.seq_start:
+                yield segment.writer_id, segment.seq_start, last
         else:
             yield from (run[:3] for run in index.runs)
 

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
@@ -22,7 +23,7 @@ from transcript_backends.keys import MAX_SEQ, SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
 from transcript_backends.ordering import premature
 from transcript_backends.prefetching import Ahead
-from transcript_backends.ranges import Ranges, claims_of
+from transcript_backends.ranges import NO_ENDS, Ends, Ranges, claims_of, last_seq
 from transcript_backends.records import Record
 
 _log = logging.getLogger(__name__)
@@ -95,30 +96,40 @@ def read_records(
     start_seq: int = 0,
     end_seq: int | None = None,
     limit: int | None = None,
+    ends: dict[SegmentInfo, int] | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a transcript, merged by (seq, writer id), equal lines of one identity once.
 
     A segment is opened when its range is reached and closed when it is done, or when the caller closes the generator;
     where segments don't overlap, one is open at a time. A segment that vanishes is one that was merged meanwhile: the
     transcript is listed again, and reading goes on after the last record given.
+
+    ``ends``: where segments are known, and noted, that hold fewer lines than their names say (`ranges.Ends`).
     """
-    with closing(_resuming(container, names, plan, start_seq, end_seq, limit)) as records:
+    with closing(_resuming(container, names, plan, start_seq, end_seq, limit, ends)) as records:
         yield from islice(records, limit)
 
 
 def read_unseen(
-    container: Container, names: TranscriptKeys, plan: Plan, seen: Mapping[str, int]
+    container: Container,
+    names: TranscriptKeys,
+    plan: Plan,
+    seen: Mapping[str, int],
+    ends: dict[SegmentInfo, int] | None = None,
 ) -> Generator[Record, None, None]:
-    """The records of a plan that were not seen, in order; what is before the first of them is not read."""
+    """The records of a plan that were not seen, in order; what is before the first of them is not read.
+
+    ``ends``: as for `read_records`.
+    """
     chosen: list[SegmentInfo] = []
     start = MAX_SEQ
     for segment in plan.segments:
-        for writer_id, first, last in claims_of([segment], plan.indexes):
+        for writer_id, first, last in claims_of([segment], plan.indexes, ends or NO_ENDS):
             if last > seen.get(writer_id, -1):
                 start = min(start, max(first, seen.get(writer_id, -1) + 1))
                 if not chosen or chosen[-1] is not segment:
                     chosen.append(segment)
-    with closing(read_records(container, names, plan._replace(segments=chosen), start_seq=start)) as records:
+    with closing(read_records(container, names, plan._replace(segments=chosen), start_seq=start, ends=ends)) as records:
         yield from (each for each in records if each.seq > seen.get(each.writer_id, -1))
 
 
@@ -134,56 +145,113 @@ def read_backwards(
     start_seq: int = 0,
     end_seq: int | None = None,
     limit: int | None = None,
+    ends: dict[SegmentInfo, int] | None = None,
 ) -> Generator[Record, None, None]:
     """The same records as `read_records` gives without a limit, in reverse order; what is read depends on what is taken.
 
-    They are read in windows of seqs, whose sizes the names of the segments and the indexes tell.
+    They are read in windows of seqs, whose sizes the names of the segments and the indexes tell. A name may say too much: where
+    a window holds less than was expected, the next one is larger, and seqs that no segment reaches are skipped. So the number
+    of requests depends on the lines that exist. ``ends``: as for `read_records`.
     """
-    reach = list(accumulate((each.seq_end for each in plan.segments), max))  # of each segment and all before it
-    highest = reach[-1] if reach else -1
-    last = highest if end_seq is None else min(end_seq, highest)
-    taken = 0
-    while last >= start_seq and (limit is None or taken < limit):
-        wanted = _WINDOW_RECORDS if limit is None else min(limit - taken, _WINDOW_RECORDS)
-        first = _window_start(plan, reach, start_seq, last, wanted)
-        window = list(read_records(container, names, plan, start_seq=first, end_seq=last))
-        for record in islice(reversed(window), None if limit is None else limit - taken):
-            yield record
-            taken += 1
+    ends = {} if ends is None else ends
+    extent = _Extent(plan, ends)
+    last = MAX_SEQ if end_seq is None else end_seq
+    taken, factor = 0, 1
+    while limit is None or taken < limit:
+        last = min(last, extent.highest_up_to(last))
+        if last < start_seq:
+            return
+        left = None if limit is None else limit - taken
+        wanted = factor * min(_WINDOW_RECORDS, _WINDOW_RECORDS if left is None else left)
+        first = extent.window_start(start_seq, last, wanted)
+        expected = extent.estimate(first, last)[0]
+        window = deque(read_records(container, names, plan, start_seq=first, end_seq=last, ends=ends), left)
+        yield from reversed(window)
+        taken += len(window)
+        factor = 2 * factor if 2 * len(window) < expected else 1
         last = first - 1
+        extent.learn()
 
 
-def _window_start(plan: Plan, reach: Sequence[int], lowest: int, last: int, wanted: int) -> int:
-    """The highest seq from which on there are about so many records up to ``last``, or as many as a window may hold."""
-    near = bisect_right(plan.segments, last, key=lambda each: each.seq_start)
+class _Extent:
+    """Where the records of a plan are, by names, sizes and indexes, and by what reading has shown.
 
-    def holds_enough(first: int) -> bool:
-        records = size = 0.0
-        for position in range(near - 1, -1, -1):
-            if reach[position] < first:
+    Args:
+        plan: its segments are sorted by seq_start.
+        ends: of segments that were read; may grow (`learn`).
+    """
+
+    def __init__(self, plan: Plan, ends: Ends) -> None:
+        self._plan, self._ends = plan, ends
+        self._known = -1
+        self.learn()
+
+    def learn(self) -> None:
+        """Take in what was read since."""
+        if len(self._ends) > self._known:
+            self._known = len(self._ends)
+            self._reach = list(accumulate(map(self._end_of, self._plan.segments), max))  # of each segment and all before it
+
+    def highest_up_to(self, last: int) -> int:
+        """The highest seq that any segment which starts by ``last`` may hold; -1 where there is none."""
+        near = self._starting_by(last)
+        return self._reach[near - 1] if near else -1
+
+    def window_start(self, lowest: int, last: int, wanted: int) -> int:
+        """The highest seq from which on there are about so many records up to ``last``, or as many as a window may hold."""
+
+        def holds_enough(first: int) -> bool:
+            records, size = self.estimate(first, last)
+            return records >= wanted or size >= _WINDOW_BYTES
+
+        width = 1
+        while (first := last - width + 1) > lowest and not holds_enough(first):
+            width *= 2
+        # Between half of the width, which is too little, and the width, which is enough.
+        low, high = max(first, lowest), last - width // 2 + (width == 1)
+        while low < high - 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if holds_enough(middle) else (low, middle)
+        return low
+
+    def estimate(self, first: int, last: int) -> tuple[int, float]:
+        """About how many records there are from one seq to another, and of how many bytes."""
+        records, size = 0, 0.0
+        for position in range(self._starting_by(last) - 1, -1, -1):
+            if self._reach[position] < first:
                 break
-            segment = plan.segments[position]
+            segment = self._plan.segments[position]
             if segment.seq_end >= first:
-                index = plan.indexes.find(segment.name)
-                total = index.records if index else segment.seq_end - segment.seq_start + 1
-                inside = index.count(first, last) if index else min(segment.seq_end, last) - max(segment.seq_start, first) + 1
+                index = self._plan.indexes.find(segment.name)
+                if index:
+                    total, inside = index.records, index.count(first, last)
+                else:
+                    end = last_seq(segment, self._ends)
+                    total = max(end - segment.seq_start + 1, 1)
+                    inside = max(min(end, last) - max(segment.seq_start, first) + 1, 0)
                 records += inside
                 size += segment.size * inside / total
-        return records >= wanted or size >= _WINDOW_BYTES
+        return records, size
 
-    width = 1
-    while (first := last - width + 1) > lowest and not holds_enough(first):
-        width *= 2
-    # Between half of the width, which is too little, and the width, which is enough.
-    low, high = max(first, lowest), last - width // 2 + (width == 1)
-    while low < high - 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds_enough(middle) else (low, middle)
-    return low
+    def _starting_by(self, last: int) -> int:
+        return bisect_right(self._plan.segments, last, key=lambda each: each.seq_start)
+
+    def _end_of(self, segment: SegmentInfo) -> int:
+        if segment.seq_end - segment.seq_start < segment.size // 2 and not self._ends:  # as nearly always
+            return segment.seq_end
+        if segment.generation is not None:  # its index may name seqs far apart
+            return self._ends.get(segment, segment.seq_end)
+        return last_seq(segment, self._ends)
 
 
 def _resuming(
-    container: Container, names: TranscriptKeys, plan: Plan, start_seq: int, end_seq: int | None, limit: int | None
+    container: Container,
+    names: TranscriptKeys,
+    plan: Plan,
+    start_seq: int,
+    end_seq: int | None,
+    limit: int | None,
+    ends: dict[SegmentInfo, int] | None,
 ) -> Generator[Record, None, None]:
     given = _Given()
     first_seen: Ranges | None = None
@@ -191,9 +259,11 @@ def _resuming(
         chosen = [
             each for each in plan.segments if each.seq_end >= start_seq and (end_seq is None or each.seq_start <= end_seq)
         ]
+        if ends:
+            chosen = [each for each in chosen if ends.get(each, each.seq_end) >= start_seq]
         with (
             closing(_Opener(container, chosen, plan.indexes, start_seq, end_seq, limit)) as opened,
-            closing(merge(chosen, plan.indexes, opened.open, start_seq, plan.segments, end_seq)) as merged,
+            closing(merge(chosen, plan.indexes, opened.open, start_seq, plan.segments, end_seq, ends)) as merged,
         ):
             try:
                 wanted: Iterable[Record] = takewhile(lambda each: end_seq is None or each.seq <= end_seq, merged)
@@ -231,7 +301,7 @@ class _Opener:
         for segment in segments:
             if limit is not None and expected >= limit:
                 break
-            expected += segment.seq_end - max(segment.seq_start, start_seq) + 1
+            expected += last_seq(segment) - max(segment.seq_start, start_seq) + 1
             if segment.generation is not None:
                 merged.append(segment.name)
                 if segment.seq_start < start_seq or (end_seq is not None and segment.seq_end > end_seq):
@@ -301,10 +371,12 @@ def merge(
     start_seq: int = 0,
     beside: Sequence[SegmentInfo] | None = None,
     end_seq: int | None = None,
+    ends: dict[SegmentInfo, int] | None = None,
 ) -> Generator[Record, None, None]:
     """All records of segments sorted by seq_start, in order, repeats included; from about ``start_seq`` to ``end_seq``.
 
     ``beside``: all segments of the transcript where ``segments`` are but some, so that the choice changes no record.
+    ``ends``: where to note segments that hold fewer lines than their names say.
     """
     heap: list[_Next] = []
     waiting = 0
@@ -313,7 +385,7 @@ def merge(
         while heap or waiting < len(segments):
             while waiting < len(segments) and (not heap or segments[waiting].seq_start <= heap[0].seq):
                 segment = segments[waiting]
-                records = _records_of(segment, indexes, open_segment, start_seq, end_seq)
+                records = _records_of(segment, indexes, open_segment, start_seq, end_seq, ends)
                 if repeated.get(segment.key):
                     records = _without(records, repeated[segment.key])
                 for record in records:
@@ -345,14 +417,19 @@ def merge(
 
 
 def _records_of(
-    segment: SegmentInfo, indexes: Indexes, open_segment: Open, start_seq: int, end_seq: int | None
+    segment: SegmentInfo,
+    indexes: Indexes,
+    open_segment: Open,
+    start_seq: int,
+    end_seq: int | None,
+    ends: dict[SegmentInfo, int] | None,
 ) -> Generator[Record, None, None]:
     index = indexes.get(segment.name)
     if index is not None:
         return _indexed(segment, index, open_segment, start_seq, end_seq)
     if segment.generation is not None:
         _log.warning("the index of %s is missing; its records are read as the compacted segment's own", segment.key)
-    return plain_records(segment, open_segment(segment, 0))
+    return plain_records(segment, open_segment(segment, 0), ends)
 
 
 def _indexed(
@@ -378,23 +455,28 @@ def _indexed(
             raise CorruptSegmentError(f"{segment.key!r} holds more lines than the {index.records} that its index names")
 
 
-def plain_records(segment: SegmentInfo, stream: BinaryIO) -> Generator[Record, None, None]:
+def plain_records(
+    segment: SegmentInfo, stream: BinaryIO, ends: dict[SegmentInfo, int] | None = None
+) -> Generator[Record, None, None]:
     """The lines of a segment as records; closes the stream when it is exhausted or closed.
 
     Reading is lenient, since other programs write segments too: blank lines are no records, surplus lines take the last
-    seq, and a last line without its newline is passed on, and reported where it is no JSON.
+    seq, and a last line without its newline is passed on, and reported where it is no JSON. Where there are fewer lines than
+    the name says, the seq of the last one is noted in ``ends``.
     """
-    seq = segment.seq_start
+    seq = segment.seq_start - 1
     with stream:
         for raw in stream:  # splits on LF only
             line = raw.removesuffix(b"\n").rstrip(b"\r")
             if not line.strip():
                 continue
+            seq = min(seq + 1, segment.seq_end)
             record = Record(seq, segment.writer_id, line)
             if not raw.endswith(b"\n"):
                 _report_if_torn(segment, record)
             yield record
-            seq = min(seq + 1, segment.seq_end)
+    if ends is not None and seq < segment.seq_end:
+        ends[segment] = seq
 
 
 def _report_if_torn(segment: SegmentInfo, record: Record) -> None:

@@ -671,7 +671,6 @@ def test_a_stream_that_was_closed_ends(log):
     assert list(stream) == []
 
 
-@pytest.mark.xfail(strict=True, reason="readers from the end step through the numbers in a name")
 def test_a_page_and_a_place_from_the_end_cost_what_is_stored_and_not_what_a_name_says():
     setup = make()
     stored_by_others = b"".join(json.dumps(message(number)).encode() + b"\n" for number in range(50))

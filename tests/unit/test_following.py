@@ -277,7 +277,6 @@ def test_beginning_before_the_end_by_less_than_nothing_is_refused():
         setup.store.follow(REF, last=-1)
 
 
-@pytest.mark.xfail(strict=True, reason="a follower trusts the numbers in a name")
 @pytest.mark.parametrize("last", [None, 2])
 def test_a_segment_whose_name_says_too_much_is_read_once_and_hides_nothing_of_its_writer(last):
     setup, clock, _ = following()

@@ -260,7 +260,6 @@ class StoreContract(Racing):
 
     # --- segments of other programs -----------------------------------------------------------------------------------
 
-    @pytest.mark.xfail(strict=True, reason="readers from the end step through the numbers in a name")
     def test_the_cost_of_reading_from_the_end_follows_the_lines_that_exist_and_not_the_numbers_in_names(
         self, store: ObjectTranscriptStore, ref: TranscriptRef
     ) -> None:
