@@ -25,6 +25,7 @@ from transcript_backends.prefetching import fetched
 from transcript_backends.reading import Open, distinct, merge, plain_records
 from transcript_backends.records import is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
+from transcript_backends.workers import Crew
 
 _PATIENCE_SECONDS = 10 * 60  # after this long between writing and removing, what was seen no longer counts
 _SETTLE_SECONDS = 60
@@ -244,7 +245,7 @@ class _Compactor:
 
     def _build(self, run: Sequence[SegmentInfo]) -> tuple[bytes, SegmentIndex]:
         sources: list[Source] = []
-        with contextlib.closing(self._bodies(run, sources)) as bodies:
+        with Crew() as crew, contextlib.closing(self._bodies(run, sources, crew)) as bodies:
             if all(one.seq_end < other.seq_start for one, other in pairwise(run)):  # each is opened once, in this order
                 return self._build_of(run, lambda segment, start: io.BytesIO(next(bodies)), sources)
             with tempfile.TemporaryFile(buffering=_SPOOL_BYTES) as spool:
@@ -264,12 +265,12 @@ class _Compactor:
     def _build_of(self, run: Sequence[SegmentInfo], opened: Open, sources: Sequence[Source]) -> tuple[bytes, SegmentIndex]:
         return build(distinct(merge(run, self._indexes, opened)), self._generation, sources)
 
-    def _bodies(self, run: Sequence[SegmentInfo], sources: list[Source]) -> Generator[bytes, None, None]:
+    def _bodies(self, run: Sequence[SegmentInfo], sources: list[Source], crew: Crew) -> Generator[bytes, None, None]:
         """The bodies of segments, in order, each checked and noted as a source."""
         for segment in run:
             if segment.generation is not None and self._indexes.get(segment.name) is None:
                 raise _DamagedError([segment], "its index is missing or damaged")
-        with contextlib.closing(fetched(self._container, run, self._read)) as bodies:
+        with contextlib.closing(fetched(self._container, run, self._read, crew)) as bodies:
             for segment, whole in zip(run, bodies, strict=True):
                 fault = whole.fault or self._fault_in_lines(segment, whole.body)
                 if fault != whole.fault:  # in one response, perhaps

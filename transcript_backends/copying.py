@@ -27,6 +27,7 @@ from transcript_backends.ranges import Claim, Ranges, claims_of, cut
 from transcript_backends.reading import FOREIGN_COMPACTED, Plan, distinct, look, merge, readable
 from transcript_backends.records import Record
 from transcript_backends.refs import TranscriptRef
+from transcript_backends.workers import Crew
 
 _PATIENCE = 100  # times that compactions may move what is being read
 _SEGMENT_BYTES = 4 * 1024 * 1024
@@ -135,9 +136,12 @@ class _Copy:
         payloads = self._copy_payloads(outside)
         seen = Digest()
         container = self._source.container
-        with closing(
-            stream_records(container, self._plan, first, last, self._transfer, self._look_again, self._parallel)
-        ) as records:
+        with (
+            Crew() as crew,
+            closing(
+                stream_records(container, self._plan, first, last, self._transfer, self._look_again, self._parallel, crew)
+            ) as records,
+        ):
             seen.add_all(distinct(filter(self._is_in_scope, records)))
         beside = self._verify(seen, first, last) if verify != "off" else 0
         if verify != "off" and (lost := self._not_there(outside)):
@@ -325,6 +329,7 @@ def stream_records(
     fetch: Callable[[SegmentInfo], bytes],
     look_again: Callable[[], Plan],
     parallel: int | None = None,
+    crew: Crew | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a range of seqs, repeats included, for which every segment in it is fetched.
 
@@ -334,7 +339,8 @@ def stream_records(
         chosen = [each for each in plan.segments if each.seq_end >= first and (last is None or each.seq_start <= last)]
         try:
             with (
-                closing(Ahead(container, chosen, fetch, parallel=parallel)) as ahead,
+                Crew(crew) as own,
+                closing(Ahead(container, chosen, fetch, parallel=parallel, crew=own)) as ahead,
                 closing(merge(chosen, plan.indexes, ahead.open, first, plan.segments)) as merged,
             ):
                 for record in merged:  # by the time it passes a seq, it has opened all segments that start before it

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from transcript_backends.errors import TranscriptStoreError
 from transcript_backends.object_store import ObjectTranscriptStore
 from transcript_backends.refs import RuntimeContext, TranscriptRef
 from transcript_backends.registry import engine_of, open_store
+from transcript_backends.workers import ClosableGenerator
 
 
 class Check(NamedTuple):
@@ -28,22 +29,37 @@ class Check(NamedTuple):
 
 
 def diagnose(url: str | None = None, /, **options: Any) -> Iterator[Check]:
-    """Check a store with a small transcript of its own, removed at the end; stops at the first step that fails.
+    """Check a store with a small transcript of its own; stops at the first step that fails.
+
+    The transcript is removed at the end, and where the iterator, a generator, is closed early; not where it is only dropped.
 
     Args:
         url: as for ``open_store``.
         **options: as for ``open_store``; fewer retries than usual unless ``max_attempts`` says otherwise.
     """
+    undoing = contextlib.ExitStack()
+    return ClosableGenerator(_checks(url, options, undoing), undoing.close)
+
+
+def _checks(url: str | None, options: dict[str, Any], undoing: contextlib.ExitStack) -> Generator[Check, None, None]:
+    """Check; what is to be undone is in ``undoing``, for a caller that has seen enough."""
     try:
         store = open_store(url, **{"max_attempts": 2, **options})
     except TranscriptStoreError as error:
         yield Check("the store's URL", False, str(error))
         return
-    with store:
+    undoing.callback(store.close)
+    try:
         yield Check("the store's URL", True, str(store))
         if engine := engine_of(url, **options):
             yield Check("engine", True, engine)
-        yield from _try_all(_filled(store))
+        yield from _try_all(_filled(store), undoing)
+    except GeneratorExit:  # a finalizer's, perhaps, which must not wait for requests
+        raise
+    except BaseException:
+        undoing.close()
+        raise
+    undoing.close()
 
 
 def _filled(store: ObjectTranscriptStore) -> ObjectTranscriptStore:
@@ -55,7 +71,7 @@ def _filled(store: ObjectTranscriptStore) -> ObjectTranscriptStore:
     )
 
 
-def _try_all(store: ObjectTranscriptStore) -> Iterator[Check]:
+def _try_all(store: ObjectTranscriptStore, undoing: contextlib.ExitStack) -> Iterator[Check]:
     ref = TranscriptRef("transcripts-doctor", "check", os.urandom(8).hex())
     first, second = b'{"check":1}\n', b'{"check":2}\n'
 
@@ -93,17 +109,19 @@ def _try_all(store: ObjectTranscriptStore) -> Iterator[Check]:
         ("delete", remove),
     ]
     removed = True
-    try:
-        for name, step in steps:
-            removed = name in ("list", "delete")
-            check = _tried(name, step)
-            yield check
-            if not check.passed:
-                return
-    finally:  # also where the caller has seen enough
+
+    def clean_up() -> None:
         if not removed:
             with contextlib.suppress(TranscriptStoreError):
                 remove()
+
+    undoing.callback(clean_up)
+    for name, step in steps:
+        removed = name in ("list", "delete")
+        check = _tried(name, step)
+        yield check
+        if not check.passed:
+            return
 
 
 def _tried(name: str, step: Callable[[], str]) -> Check:

@@ -16,6 +16,7 @@ from transcript_backends.payloads import resolved
 from transcript_backends.ranges import Ends, claims_of
 from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_backwards, read_unseen
 from transcript_backends.records import Record
+from transcript_backends.workers import ClosableGenerator, Crew
 
 _FORMAT = 1
 _SLICE = 0.5  # seconds after which a follower that waits sees that it was closed
@@ -66,6 +67,7 @@ class Follower(Iterator[Record]):
         self._last = last if cursor is None else None
         self._place = _Place.parse(cursor) if cursor is not None else _Place(0, None, {})
         self._coming: Generator[Record, None, None] | None = None
+        self._crew = Crew()
         self._ends: dict[SegmentInfo, int] = {}  # so that what holds less than its name says is not read at each look
         self._pause = self._active = 0.0
         self._closed = False
@@ -82,7 +84,7 @@ class Follower(Iterator[Record]):
             if self._coming is None:
                 if not self._wait():
                     break
-                self._coming = self._look()
+                self._coming = self._read(self._crew)
             try:
                 record = next(self._coming)
             except StopIteration:
@@ -110,6 +112,7 @@ class Follower(Iterator[Record]):
         self.close()
         if self._coming is not None:
             self._coming.close()
+            self._crew.wait()
 
     def _wait(self) -> bool:
         """Wait for the time of the next look; False where there will be none."""
@@ -122,6 +125,10 @@ class Follower(Iterator[Record]):
 
     def _look(self) -> Generator[Record, None, None]:
         """The records that are there and were not given yet."""
+        crew = Crew()
+        return ClosableGenerator(self._read(crew), crew.wait)
+
+    def _read(self, crew: Crew) -> Generator[Record, None, None]:
         before = self._container.server_time()
         plan = look(self._container, self._names)
         self._ends = {each: self._ends[each] for each in plan.segments if each in self._ends} if self._ends else {}
@@ -132,14 +139,14 @@ class Follower(Iterator[Record]):
         if self._last is not None:
             newest = list(read_backwards(self._container, self._names, plan, limit=self._last, ends=self._ends))
             self._place, self._last = _Place(plan.generation, began, _seen_before(newest, plan, self._ends)), None
-            yield from self._whole((each for each in reversed(newest)), plan)
+            yield from self._whole((each for each in reversed(newest)), plan, crew)
             return
         self._place = _Place(plan.generation, began, dict(place.seen))
-        records = read_unseen(self._container, self._names, plan, place.seen, self._ends)
-        yield from self._whole(records, plan)
+        records = read_unseen(self._container, self._names, plan, place.seen, self._ends, crew)
+        yield from self._whole(records, plan, crew)
 
-    def _whole(self, records: Generator[Record, None, None], plan: Plan) -> Iterator[Record]:
-        return resolved(self._container, self._names, records, plan.generation) if self._resolve else records
+    def _whole(self, records: Generator[Record, None, None], plan: Plan, crew: Crew) -> Iterator[Record]:
+        return resolved(self._container, self._names, records, plan.generation, crew) if self._resolve else records
 
 
 def _seen_before(newest: Sequence[Record], plan: Plan, ends: Ends) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, Future
@@ -94,7 +95,7 @@ _limiters: RunVar[WeakKeyDictionary[Threads, CapacityLimiter]] = RunVar("transcr
 
 
 def in_background(call: Callable[[], object]) -> None:
-    """Run what may block where nobody can wait for it."""
+    """Run what may block where nobody can wait for it. Fit for finalizers: `threading.Thread` would take a lock, and wait."""
 
     def work() -> None:
         try:
@@ -103,7 +104,7 @@ def in_background(call: Callable[[], object]) -> None:
             _log.warning("what had to be closed could not be: %s: %s", type(error).__name__, error, exc_info=error)
 
     with suppress(RuntimeError):  # the interpreter is about to end
-        threading.Thread(target=work, name="closing", daemon=True).start()
+        start_new_thread(work, ())
 
 
 class Opening(Generic[_Closable]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from transcript_backends import keys
@@ -17,6 +18,7 @@ from transcript_backends.reading import look, read_backwards, read_records, read
 from transcript_backends.records import Record, normalize
 from transcript_backends.refs import RuntimeContext, TranscriptRef
 from transcript_backends.store import CompactionPolicy, CompactionResult
+from transcript_backends.workers import ClosableGenerator, Crew
 
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor
@@ -107,6 +109,8 @@ class ObjectTranscriptStore:
     ) -> Generator[Record, None, None]:
         """The records in order of (seq, writer id), each once; a generator that holds a connection until it is closed.
 
+        To close it also waits for the requests in flight. To drop it takes no lock and waits for nothing.
+
         Args:
             ref: the transcript.
             start_seq, end_seq: inclusive bounds.
@@ -119,9 +123,12 @@ class ObjectTranscriptStore:
         """
         names = self._names(ref)
         plan = look(self._container, names)
-        read = read_backwards if reverse else read_records
+        crew = Crew()
+        read = read_backwards if reverse else partial(read_records, crew=crew)
         found = read(self._container, names, plan, start_seq=start_seq, end_seq=end_seq, limit=limit)
-        return resolved(self._container, names, found, plan.generation) if resolve else found
+        if resolve:
+            found = resolved(self._container, names, found, plan.generation, crew)
+        return ClosableGenerator(found, crew.wait)
 
     def tail(self, ref: TranscriptRef, n: int, *, resolve: bool = True) -> list[Record]:
         """The last ``n`` records, oldest first. Reads little more than them, however long the transcript is.

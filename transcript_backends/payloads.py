@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from transcript_backends.container import Container
 from transcript_backends.errors import (
@@ -18,9 +19,7 @@ from transcript_backends.keys import TranscriptKeys
 from transcript_backends.listing import list_once
 from transcript_backends.offloading import MARK, Outside, Reference, offload, split
 from transcript_backends.records import MAX_LINE_BYTES, Record
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+from transcript_backends.workers import Coming, Crew, Workers
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -162,7 +161,11 @@ def read_payload(container: Container, names: TranscriptKeys, reference: Referen
 
 
 def resolved(
-    container: Container, names: TranscriptKeys, records: Generator[Record, None, None], generation: int
+    container: Container,
+    names: TranscriptKeys,
+    records: Generator[Record, None, None],
+    generation: int,
+    crew: Crew | None = None,
 ) -> Generator[Record, None, None]:
     """Records with the values put back that were stored outside; the payloads of a few records to come are fetched ahead.
 
@@ -170,17 +173,19 @@ def resolved(
         container, names: the transcript.
         records: as they are stored; closed at the end.
         generation: of the transcript when it was listed.
+        crew: of the reading.
 
     Raises:
         CorruptSegmentError: a payload is missing or damaged.
     """
-    fetch = _Fetch(container, names, generation)
+    crew = crew or Crew()
+    fetch = _Fetch(container, names, generation, crew)
     coming: deque[_Coming] = deque()
     ahead = 0
     previous: Record | None = None
     failure: Exception | None = None
     is_over = False
-    with closing(records), closing(fetch):
+    with crew, closing(records), closing(fetch):
         while coming or not is_over:
             if not coming:
                 for record in records:
@@ -216,7 +221,7 @@ class _Coming(NamedTuple):
 
     record: Record
     outside: Outside | None
-    payloads: dict[str, Future[bytes | None]]
+    payloads: dict[str, Coming[bytes | None]]
 
     @property
     def size(self) -> int:
@@ -227,7 +232,7 @@ class _Coming(NamedTuple):
         if self.outside is None:
             return self.record
         try:
-            payloads = {sha256: future.result() for sha256, future in self.payloads.items()}
+            payloads = {sha256: coming.result() for sha256, coming in self.payloads.items()}
             found = {sha256: payload for sha256, payload in payloads.items() if payload is not None}
             return self.record._replace(line=self.outside.restore(found)) if len(found) == len(payloads) else None
         except (CorruptSegmentError, ValueError) as error:
@@ -237,9 +242,9 @@ class _Coming(NamedTuple):
 class _Fetch:
     """Fetches the payloads of records."""
 
-    def __init__(self, container: Container, names: TranscriptKeys, generation: int) -> None:
+    def __init__(self, container: Container, names: TranscriptKeys, generation: int, crew: Crew) -> None:
         self._container, self._names, self._generation = container, names, generation
-        self._pool: ThreadPoolExecutor | None = None
+        self._workers = Workers(crew, container.parallel)
 
     def begin(self, record: Record) -> _Coming:
         try:
@@ -248,11 +253,10 @@ class _Fetch:
             raise _corrupt(record, "it is nested too deeply for what stands outside of it to be put back") from error
         if outside is None:
             return _Coming(record, None, {})
-        if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(self._container.parallel)
-        return _Coming(record, outside, {each.sha256: self._pool.submit(self._read, each) for each in outside.references})
+        payloads = {each.sha256: Coming(partial(self._read, each)) for each in outside.references}
+        for coming in payloads.values():
+            self._workers.begin(coming.fetch)
+        return _Coming(record, outside, payloads)
 
     def _read(self, reference: Reference) -> bytes | None:
         """The payload; None where the transcript was deleted, or is being deleted, since it was listed."""
@@ -267,9 +271,8 @@ class _Fetch:
         raise CorruptSegmentError(f"payload {self._names.payload(reference.sha256)!r} is missing")
 
     def close(self) -> None:
-        """What is under way is waited for."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        """Fetch no more. Takes no lock and waits for nothing."""
+        self._workers.stop()
 
 
 def _corrupt(record: Record, why: str) -> CorruptSegmentError:

@@ -25,6 +25,7 @@ from transcript_backends.ordering import premature
 from transcript_backends.prefetching import Ahead
 from transcript_backends.ranges import NO_ENDS, Ends, Ranges, claims_of, last_seq
 from transcript_backends.records import Record
+from transcript_backends.workers import Crew
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ def read_records(
     end_seq: int | None = None,
     limit: int | None = None,
     ends: dict[SegmentInfo, int] | None = None,
+    crew: Crew | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a transcript, merged by (seq, writer id), equal lines of one identity once.
 
@@ -104,9 +106,14 @@ def read_records(
     where segments don't overlap, one is open at a time. A segment that vanishes is one that was merged meanwhile: the
     transcript is listed again, and reading goes on after the last record given.
 
-    ``ends``: where segments are known, and noted, that hold fewer lines than their names say (`ranges.Ends`).
+    Args:
+        container, names, plan: of the transcript.
+        start_seq, end_seq: inclusive bounds.
+        limit: how many at most.
+        ends: where segments are known, and noted, that hold fewer lines than their names say (`ranges.Ends`).
+        crew: of the reading that this one is a part of.
     """
-    with closing(_resuming(container, names, plan, start_seq, end_seq, limit, ends)) as records:
+    with Crew(crew) as own, closing(_resuming(container, names, plan, start_seq, end_seq, limit, ends, own)) as records:
         yield from islice(records, limit)
 
 
@@ -116,10 +123,11 @@ def read_unseen(
     plan: Plan,
     seen: Mapping[str, int],
     ends: dict[SegmentInfo, int] | None = None,
+    crew: Crew | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a plan that were not seen, in order; what is before the first of them is not read.
 
-    ``ends``: as for `read_records`.
+    ``ends``, ``crew``: as for `read_records`.
     """
     chosen: list[SegmentInfo] = []
     start = MAX_SEQ
@@ -129,7 +137,8 @@ def read_unseen(
                 start = min(start, max(first, seen.get(writer_id, -1) + 1))
                 if not chosen or chosen[-1] is not segment:
                     chosen.append(segment)
-    with closing(read_records(container, names, plan._replace(segments=chosen), start_seq=start, ends=ends)) as records:
+    plan = plan._replace(segments=chosen)
+    with closing(read_records(container, names, plan, start_seq=start, ends=ends, crew=crew)) as records:
         yield from (each for each in records if each.seq > seen.get(each.writer_id, -1))
 
 
@@ -252,6 +261,7 @@ def _resuming(
     end_seq: int | None,
     limit: int | None,
     ends: dict[SegmentInfo, int] | None,
+    crew: Crew,
 ) -> Generator[Record, None, None]:
     given = _Given()
     first_seen: Ranges | None = None
@@ -262,7 +272,7 @@ def _resuming(
         if ends:
             chosen = [each for each in chosen if ends.get(each, each.seq_end) >= start_seq]
         with (
-            closing(_Opener(container, chosen, plan.indexes, start_seq, end_seq, limit)) as opened,
+            closing(_Opener(container, chosen, plan.indexes, start_seq, end_seq, limit, crew)) as opened,
             closing(merge(chosen, plan.indexes, opened.open, start_seq, plan.segments, end_seq, ends)) as merged,
         ):
             try:
@@ -294,6 +304,7 @@ class _Opener:
         start_seq: int,
         end_seq: int | None,
         limit: int | None,
+        crew: Crew,
     ) -> None:
         whole: list[SegmentInfo] = []
         merged: list[SegmentName] = []
@@ -307,9 +318,13 @@ class _Opener:
                 if segment.seq_start < start_seq or (end_seq is not None and segment.seq_end > end_seq):
                     continue
             whole.append(segment)
-        self._ahead = Ahead(container, whole if len(whole) > 1 or merged else (), gently=True)
-        self._ahead.begin()
-        indexes.fetch(merged)
+        self._ahead = Ahead(container, whole if len(whole) > 1 or merged else (), gently=True, crew=crew)
+        try:
+            self._ahead.begin()
+            indexes.fetch(merged)
+        except BaseException:
+            self._ahead.close()
+            raise
         self._container, self._indexes, self._end_seq = container, indexes, end_seq
 
     def open(self, segment: SegmentInfo, start: int) -> BinaryIO:

@@ -34,13 +34,11 @@ def drop(url: str, where: str) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "went on\n", "")
 
 
-@pytest.mark.xfail(strict=True, reason="a finalizer joins the threads that fetch ahead")
 @pytest.mark.parametrize("where", ["main", "thread", "worker", "exit"])
 def test_readers_in_memory_are_dropped_without_waiting(where: str) -> None:
     drop("memory", where)
 
 
-@pytest.mark.xfail(strict=True, reason="a finalizer joins the threads that fetch ahead")
 @pytest.mark.parametrize("where", ["main", "thread", "exit"])
 @pytest.mark.parametrize("options", ENGINES, ids=lambda options: "-".join(map(str, options.values())))
 def test_readers_of_a_server_that_never_answers_are_dropped_without_waiting(

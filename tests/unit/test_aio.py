@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from unittest import mock
@@ -654,6 +655,22 @@ async def test_an_iteration_left_early_gives_its_connection_back(long_store, str
         assert record.seq == 0
         break
     await until(lambda: streams.most and not streams.open)
+
+
+async def test_an_iteration_is_dropped_while_no_thread_can_be_started_the_usual_way(long_store, streams):
+    iteration = long_store.records(REF)
+    await anext(iteration)
+    assert streams.open
+
+    def close_what_was_dropped():
+        iteration.__del__()
+        ended.set()
+
+    ended = threading.Event()
+    with threading._active_limbo_lock:  # as where a collection begins while a thread is being started
+        start_new_thread(close_what_was_dropped, ())
+        assert ended.wait(10)
+    await until(lambda: not streams.open)
 
 
 async def test_an_iteration_that_is_closed_gives_its_connection_back(long_store, streams):

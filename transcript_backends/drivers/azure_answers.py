@@ -119,7 +119,7 @@ class Stream:
         return data
 
     def close(self) -> None:
-        self._response.close()
+        self._response.raw.close()  # not into the pool, which has a lock: it may be a finalizer that closes this
 
 
 # --- requests and answers ---------------------------------------------------------------------------------------------

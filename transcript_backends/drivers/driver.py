@@ -58,7 +58,10 @@ class ByteStream(Protocol):
         """Up to ``size`` bytes, ``b""`` at the end only. A body cut short is an error, never an early end."""
 
     def close(self) -> None:
-        """Give the connection back, also in the middle of the body. Calling it again does nothing."""
+        """Give the connection back, also in the middle of the body. Calling it again does nothing.
+
+        It takes no lock that a request takes, and waits for nothing: a finalizer may call it, in any thread.
+        """
 
 
 class Head(NamedTuple):

@@ -309,7 +309,7 @@ class _Stream:
         return chunk
 
     def close(self) -> None:
-        self._answer.close()
+        self._answer.raw.close()  # not into the pool, which has a lock: it may be a finalizer that closes this
 
 
 def _classify_answer(error: sdk.GoogleAPICallError) -> Failure:

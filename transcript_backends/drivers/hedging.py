@@ -9,13 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import cached_property
 from statistics import median
 
 from transcript_backends.drivers.driver import Body, ObjectStore
 from transcript_backends.drivers.wrappers import WrapperObjectStore
 from transcript_backends.forks import tell_after_fork
+from transcript_backends.workers import Crew, Workers
 
 _SLOW = 3  # times the median
 _SHORTEST = 0.005  # seconds: below, it is this machine that is slow
@@ -38,8 +40,20 @@ class HedgedObjectStore(WrapperObjectStore):
         tell_after_fork(self)
 
     @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(2 * self.capabilities.concurrency, thread_name_prefix="get")
+    def _workers(self) -> Workers:
+        return Workers(Crew(), 2 * self.capabilities.concurrency)
+
+    def _begin(self, ask: Callable[[], Body]) -> Future[Body]:
+        future: Future[Body] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(ask())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._workers.begin(work)
+        return future
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
         def ask() -> Body:
@@ -48,10 +62,10 @@ class HedgedObjectStore(WrapperObjectStore):
             self._learn(time.monotonic() - began)
             return body
 
-        first = self._pool.submit(ask)
+        first = self._begin(ask)
         if wait([first], self._patience).done or not self._may_repeat():
             return first.result()
-        asked = {first, self._pool.submit(ask)}
+        asked = {first, self._begin(ask)}
         answered: set[Future[Body]] = set()
         while asked and all(each.exception() is not None for each in answered):
             done, asked = wait(asked, return_when=FIRST_COMPLETED)
@@ -62,12 +76,18 @@ class HedgedObjectStore(WrapperObjectStore):
         return taken.result()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._stop()
         super().close()
+
+    def _stop(self) -> None:
+        if "_workers" in self.__dict__:
+            self._workers.stop()
+
+    __del__ = _stop
 
     def after_fork(self) -> None:
         """The threads are the parent's."""
-        self.__dict__.pop("_pool", None)
+        self.__dict__.pop("_workers", None)
         self._lock = threading.Lock()
 
     def _may_repeat(self) -> bool:

@@ -28,6 +28,7 @@ from transcript_backends.payloads import resolved, store_lines
 from transcript_backends.reading import Plan, look, read_unseen
 from transcript_backends.records import Record
 from transcript_backends.refs import TranscriptRef
+from transcript_backends.workers import Crew
 
 _log = logging.getLogger(__name__)
 
@@ -183,8 +184,9 @@ class EventLog:
             before = before.after_delete(plan)
         place = _Place(plan.generation, looked, dict(before.seen))
         first, last = None, start.position if start else None
-        found = read_unseen(self._container, self._names, plan, before.seen)
-        with closing(resolved(self._container, self._names, found, plan.generation)) as records:
+        crew = Crew()
+        found = read_unseen(self._container, self._names, plan, before.seen, crew=crew)
+        with crew, closing(resolved(self._container, self._names, found, plan.generation, crew)) as records:
             for record in records:
                 if (end and record[:2] >= end) or not taken.take(record):
                     break
@@ -196,8 +198,9 @@ class EventLog:
     def _backwards(self, start: Cursor | None, end: Position | None, taken: _Taken, expected: int) -> tuple[str, str | None]:
         plan, looked = self._look()
         first = last = None
+        crew = Crew()
         found = backwards(self._container, self._names, plan, end, expected)
-        with closing(resolved(self._container, self._names, found, plan.generation)) as records:
+        with crew, closing(resolved(self._container, self._names, found, plan.generation, crew)) as records:
             for record in records:
                 if start and start.position and record[:2] <= start.position:
                     break

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from queue import Queue
+from threading import Thread
 
 import pytest
 
@@ -149,6 +153,21 @@ class DriverContract(Racing):
             stream.close()
             stream.close()
         assert len(read(driver.get(f"{prefix}a"))) == 300_000
+
+    def test_a_body_is_closed_also_where_a_thread_is_at_the_pool_of_connections(self, driver: ObjectStore, prefix: str) -> None:
+        """As where the garbage collector runs in that thread, and finds a reader that was dropped."""
+        self.create(driver, f"{prefix}a", os.urandom(3_000_000))
+        stream = driver.get(f"{prefix}a").stream
+        assert stream.read(10)
+        pools = [each for each in gc.get_objects() if issubclass(type(each), Queue)]
+        closing = Thread(target=stream.close, daemon=True)
+        with ExitStack() as held:
+            for each in pools:
+                held.enter_context(each.mutex)
+            closing.start()
+            closing.join(10)
+            assert not closing.is_alive()
+        assert len(read(driver.get(f"{prefix}a"))) == 3_000_000
 
     def test_a_missing_object_is_not_found(self, driver: ObjectStore, prefix: str) -> None:
         for ask in (driver.get, driver.head, partial(driver.get, start=3, end=5)):
