@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 from transcript_backends.container import Container
@@ -221,7 +220,7 @@ class _Coming(NamedTuple):
 
     record: Record
     outside: Outside | None
-    payloads: dict[str, Coming[bytes | None]]
+    payloads: dict[str, Coming[Reference, bytes | None]]
 
     @property
     def size(self) -> int:
@@ -253,7 +252,7 @@ class _Fetch:
             raise _corrupt(record, "it is nested too deeply for what stands outside of it to be put back") from error
         if outside is None:
             return _Coming(record, None, {})
-        payloads = {each.sha256: Coming(partial(self._read, each)) for each in outside.references}
+        payloads = {each.sha256: Coming(self._read, each) for each in outside.references}
         for coming in payloads.values():
             self._workers.begin(coming.fetch)
         return _Coming(record, outside, payloads)

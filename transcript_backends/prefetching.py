@@ -6,7 +6,6 @@ import io
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from functools import partial
 from typing import BinaryIO, TypeVar
 
 from transcript_backends.container import Container
@@ -49,7 +48,7 @@ class Ahead:
         self._most = _AHEAD * parallel
         self._more = max(1, parallel // 2)
         self._depth = self._more if gently else self._most
-        self._coming: deque[tuple[SegmentInfo, Coming[BinaryIO]]] = deque()
+        self._coming: deque[Coming[SegmentInfo, BinaryIO]] = deque()
         self._ahead = 0  # bytes
         self._workers = Workers(crew or Crew(), parallel)
 
@@ -59,7 +58,7 @@ class Ahead:
 
     def open(self, segment: SegmentInfo, start: int = 0) -> BinaryIO:
         """A segment from an offset on: one that was fetched, or any other."""
-        if not self._fill() or self._coming[0][0].key != segment.key:
+        if not self._fill() or self._coming[0].of.key != segment.key:
             return self._container.open(segment.key, start=start)
         stream = self._next()
         if start and not stream.seekable():
@@ -78,13 +77,11 @@ class Ahead:
         """Fetch no more. Takes no lock and waits for nothing: what is in flight is dropped when it comes."""
         self._workers.stop()
         while self._coming:
-            self._coming.pop()[1].drop()
+            self._coming.pop().drop()
 
     def _next(self) -> BinaryIO:
-        segment, coming = self._coming[0]
-        stream = coming.result()
-        self._coming.popleft()
-        self._ahead -= segment.size
+        stream = self._coming[0].result()
+        self._ahead -= self._coming.popleft().of.size
         self._depth = min(self._depth + self._more, self._most)
         return stream
 
@@ -93,8 +90,7 @@ class Ahead:
             segment = next(self._remaining, None)
             if segment is None:
                 break
-            coming = Coming(partial(self._opened, segment))
-            self._coming.append((segment, coming))
+            self._coming.append(coming := Coming(self._opened, segment))
             self._ahead += segment.size
             self._workers.begin(coming.fetch)
         return bool(self._coming)

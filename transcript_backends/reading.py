@@ -199,7 +199,8 @@ class _Extent:
         """Take in what was read since."""
         if len(self._ends) > self._known:
             self._known = len(self._ends)
-            self._reach = list(accumulate(map(self._end_of, self._plan.segments), max))  # of each segment and all before it
+            self._last = list(map(self._last_of, self._plan.segments))
+            self._reach = list(accumulate(self._last, max))  # of each segment and all before it
 
     def highest_up_to(self, last: int) -> int:
         """The highest seq that any segment which starts by ``last`` may hold; -1 where there is none."""
@@ -229,15 +230,14 @@ class _Extent:
         for position in range(self._starting_by(last) - 1, -1, -1):
             if self._reach[position] < first:
                 break
-            segment = self._plan.segments[position]
-            if segment.seq_end >= first:
-                index = self._plan.indexes.find(segment.name)
+            segment, end = self._plan.segments[position], self._last[position]
+            start = segment.seq_start
+            if end >= first and end >= start:
+                index = self._plan.indexes.find(segment.name) if segment.generation is not None else None
                 if index:
                     total, inside = index.records, index.count(first, last)
                 else:
-                    end = last_seq(segment, self._ends)
-                    total = max(end - segment.seq_start + 1, 1)
-                    inside = max(min(end, last) - max(segment.seq_start, first) + 1, 0)
+                    total, inside = end - start + 1, min(end, last) - max(start, first) + 1
                 records += inside
                 size += segment.size * inside / total
         return records, size
@@ -245,7 +245,7 @@ class _Extent:
     def _starting_by(self, last: int) -> int:
         return bisect_right(self._plan.segments, last, key=lambda each: each.seq_start)
 
-    def _end_of(self, segment: SegmentInfo) -> int:
+    def _last_of(self, segment: SegmentInfo) -> int:
         if segment.seq_end - segment.seq_start < segment.size // 2 and not self._ends:  # as nearly always
             return segment.seq_end
         if segment.generation is not None:  # its index may name seqs far apart

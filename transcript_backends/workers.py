@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, TypeVar
 
+_A = TypeVar("_A")
 _T = TypeVar("_T")
 
 
@@ -106,43 +107,49 @@ class Workers:
                 return
 
 
-class Coming(Generic[_T]):
-    """The result of a call that a worker makes: a future, at a tenth of its price."""
+class Coming(Generic[_A, _T]):
+    """What a worker gets for something: a future, at a tenth of its price.
 
-    __slots__ = ("_call", "_error", "_has_come", "_is_dropped", "_value")
+    Args:
+        get: called once, by `fetch`.
+        of: what it is called with.
+    """
 
-    def __init__(self, call: Callable[[], _T]) -> None:
-        self._call: Callable[[], _T] | None = call
-        self._value: _T | None = None
+    __slots__ = ("_error", "_get", "_has_come", "_is_dropped", "_result", "of")
+
+    def __init__(self, get: Callable[[_A], _T], of: _A) -> None:
+        self._get: Callable[[_A], _T] | None = get
+        self.of = of
+        self._result: _T | None = None
         self._error: BaseException | None = None
         self._is_dropped = False
         self._has_come = Lock()  # held until then
         self._has_come.acquire()
 
     def fetch(self) -> None:
-        """Make the call, and keep its result or its error."""
-        call, self._call = self._call, None
-        assert call is not None
+        """Get it, or keep the error."""
+        get, self._get = self._get, None
+        assert get is not None
         try:
-            self._value = call()
+            self._result = get(self.of)
         except BaseException as error:
             self._error = error
         if self._is_dropped:
-            self._value = None
+            self._result = None
         self._has_come.release()
 
     def result(self) -> _T:
-        """The result, or the error, once it has come."""
+        """What was got, or the error, once it has come."""
         with self._has_come:
             pass
         if self._error is not None:
             raise self._error
-        return self._value  # type: ignore[return-value]
+        return self._result  # type: ignore[return-value]
 
     def drop(self) -> None:
         """Forget the result, also one that has yet to come: a stream closes itself when nobody knows it any more."""
         self._is_dropped = True
-        self._value = None
+        self._result = None
 
 
 class ClosableGenerator(Generator[_T, None, None]):
