@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check simulate bench servers fmt clean
+.PHONY: demo test check simulate mutants bench servers fmt clean
 
 demo: .venv/ready  ## the main job, on a store in a temporary folder
 	@$(BIN)/python docs/examples/demo.py
@@ -27,6 +27,10 @@ COUNT ?= 1000000
 OF ?= stores
 simulate: .venv/ready  ## random schedules of the real code, OF=stores or OF=writers; COUNT=0 replays SEED
 	cd tests && ../$(BIN)/python -m simulation $(SEED) --of $(OF) --count $(COUNT)
+
+ONLY ?=
+mutants: .venv/ready  ## each rule of tests/mutants broken, one at a time: a test must notice; ONLY=pattern for some of them
+	cd tests && ../$(BIN)/python -m mutants --only '$(ONLY)'
 
 fmt: .venv/ready
 	$(BIN)/ruff format .
