@@ -27,7 +27,15 @@ from unit.setups import (
     make,
 )
 
-from transcript_backends import CompactionPolicy, ObjectTranscriptStore, PartialDeleteError, Record, open_store, planning
+from transcript_backends import (
+    CompactionPolicy,
+    CorruptSegmentError,
+    ObjectTranscriptStore,
+    PartialDeleteError,
+    Record,
+    open_store,
+    planning,
+)
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.memory import MemoryObjectStore
@@ -421,6 +429,20 @@ def test_an_index_that_is_gone_after_the_put_is_written_again_before_sources_go(
     assert seen(setup) == before
 
 
+def test_an_index_that_names_other_records_stops_the_compaction_before_its_segment_is_written():
+    other = one_by_one()
+    five(other)
+    (key,) = other.store.compact(REF, FULL).merged
+    _, wrong = build([Record(0, "x", b"{}")], 0, ())
+    setup = one_by_one()
+    five(setup)
+    setup.put(index_key(key), wrong.to_json())
+    before, keys = seen(setup), setup.keys()
+    with pytest.raises(CorruptSegmentError, match="names other records than its segment holds; remove it"):
+        setup.store.compact(REF, FULL)
+    assert (seen(setup), setup.keys()) == (before, keys)
+
+
 class StubbornObjectStore(WrapperObjectStore):
     """Refuses to delete certain keys."""
 
@@ -561,6 +583,65 @@ def test_what_a_crash_left_is_read_once_however_many_segments_there_are():
     assert (result.segments_after, result.bytes_written) == (3, 0)
     assert other.driver.counts == {"list_page": 2, "get": 3 + 12, "delete_many": 1}  # indexes, sources
     check_clean(other, before)
+
+
+# --- leftovers, and what others do with them --------------------------------------------------------------------------
+
+
+def left_by_a_crash(now):
+    """A store in which a compactor has died before it removed the sources of what it wrote; what is seen, and their keys."""
+    memory = MemoryObjectStore("m", now=now)
+    setup, _ = stepped(memory, 5 + 5 + 4, crash)  # the appends; listing, gets, puts, listing
+    keys = five(setup)
+    with pytest.raises(Crash):
+        setup.store.compact(REF, FULL)
+    setup = one_by_one(memory)
+    assert len(events(setup)) == 6
+    return setup, seen(setup), keys
+
+
+def test_leftovers_are_not_removed_once_the_transcript_was_deleted_and_written_anew():
+    setup, before, keys = left_by_a_crash(ServerClock())  # it stands still: what is new looks as old
+    other, hooks = hooked(setup.memory)
+
+    def begin_anew():
+        setup.store.delete(REF)
+        five(setup)
+
+    hooks.before("list_page", begin_anew, after=1)
+    other.store.compact(REF, FULL)
+    assert set(keys) <= set(setup.keys())
+    assert seen(setup) == before
+
+
+def test_a_leftover_written_anew_since_it_was_read_is_not_removed():
+    clock = ServerClock()
+    setup, _, keys = left_by_a_crash(clock)
+    other, hooks = hooked(setup.memory)
+    text = b'{"n":2,"w":"X"}'
+    assert len(text) == len(line(2))
+
+    def write_anew():
+        clock.go_on(seconds=1)
+        setup.put(keys[1], text + b"\n")
+
+    hooks.before("list_page", write_anew, after=1)
+    other.store.compact(REF, FULL)
+    assert setup.body(keys[1]) == text + b"\n"
+    assert {line(2, "a"), text} <= {each.line for each in setup.store.records(REF)}
+
+
+@pytest.mark.parametrize("spelling", ["0-7", "00-7"])
+def test_of_one_compacted_segment_under_two_spellings_of_its_key_one_stays(spelling):
+    setup = one_by_one()
+    five(setup)
+    before = seen(setup)
+    (key,) = setup.store.compact(REF, FULL).merged
+    setup.put(f"{EVENTS}{spelling}{key[key.index('-compacted-') :]}", setup.body(key))
+    assert seen(setup) == before
+    setup.store.compact(REF, FULL)
+    assert len(events(setup)) == 1
+    assert seen(setup) == before
 
 
 # --- what can't be merged ---------------------------------------------------------------------------------------------
@@ -990,6 +1071,43 @@ def test_a_segment_that_was_merged_further_meanwhile_is_not_written_again():
     (standing,) = events(setup)
     assert "0000008-compacted-" in standing
     assert [record[:2] for record in seen(setup)[0]][:-1] == [record[:2] for record in before[0]]
+
+
+def merged_further(clock):
+    """A transcript in which a segment was merged further two hours ago; its key and its body."""
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    five(setup)
+    (first,) = setup.store.compact(REF, FULL).merged
+    body = setup.body(first)
+    append(setup.store, 8, 8)
+    clock.go_on(minutes=1)
+    setup.store.compact(REF, FULL)
+    clock.go_on(hours=2)
+    return setup, first, body
+
+
+@pytest.mark.parametrize("what", ["segment", "index"])
+def test_an_index_stays_where_it_or_its_segment_comes_back_while_it_is_swept(what):
+    setup, first, body = merged_further(ServerClock())
+    before = seen(setup)
+    other, hooks = hooked(setup.memory, clock=FakeClock())
+    key, content = (first, body) if what == "segment" else (index_key(first), setup.body(index_key(first)))
+    hooks.before("list_page", lambda: setup.put(key, content), after=1)
+    other.store.compact(REF, FULL)
+    assert index_key(first) in setup.keys(INDEX)
+    assert seen(setup) == before
+
+
+def test_compacted_segments_of_a_later_generation_than_the_listings_stay():
+    clock = ServerClock()
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    five(setup)
+    later = f"{EVENTS}0-0-compacted-3-0123456789abcdef.jsonl"  # restored, its marker not yet
+    setup.put(later, b"{}\n")
+    setup.put(index_key(later), b"{}")
+    clock.go_on(hours=2)
+    setup.store.compact(REF, FULL)
+    assert {later, index_key(later)} <= set(setup.keys())
 
 
 # --- writers whose id is not their own --------------------------------------------------------------------------------

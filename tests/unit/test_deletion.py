@@ -1,7 +1,22 @@
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
-from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, UnorderedObjectStore, append, lines, make
+from unit.setups import (
+    EVENTS,
+    REF,
+    Crash,
+    HookedObjectStore,
+    ServerClock,
+    StepObjectStore,
+    UnorderedObjectStore,
+    append,
+    crash,
+    lines,
+    make,
+)
 
 from transcript_backends import PartialDeleteError, StoreUnavailableError, TranscriptRef
 from transcript_backends.container import Container, RetryPolicy
@@ -296,6 +311,37 @@ def test_a_number_that_a_delete_has_finished_meanwhile_is_not_used_again():
     assert left(setup) == marks(2)
 
 
+def test_a_number_below_one_that_another_delete_has_finished_meanwhile_is_not_used():
+    setup, hook = hooked()
+    other = make(memory=setup.memory)
+    append(setup.store, 0, 1)
+
+    def two_lives_of_others():
+        for number in (1, 2):
+            assert other.store.delete(REF) == (1, number)
+            append(other.store, 2, 3)
+
+    hook.before("put", two_lives_of_others, key="deleting-1")
+    assert setup.store.delete(REF) == (1, 3)
+    assert left(setup) == marks(3)
+
+
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_delete_that_dies_leaves_no_older_one_that_seems_to_be_at_work(purge):
+    for number in itertools.count():
+        setup = make()
+        append(setup.store, 0, 1)
+        setup.store.delete(REF)
+        append(setup.store, 0, 1)
+        step = StepObjectStore(setup.memory, number, crash)
+        with contextlib.suppress(Crash):
+            ObjectTranscriptStore(Container(step)).delete(REF, purge=purge)
+        assert "deleting-1" not in left(setup) or "deleted-1" in left(setup)
+        if step.count <= number:
+            assert number > 6
+            return
+
+
 def test_the_marker_of_a_delete_that_died_is_not_taken_for_ones_own():
     setup, hook = hooked()
     other, death = hooked(memory=setup.memory)
@@ -374,3 +420,48 @@ def test_a_delete_that_took_too_long_no_longer_trusts_its_marker(minutes, fine):
     else:
         with pytest.raises(PartialDeleteError, match="took so long"):
             store.delete(REF)
+
+
+# --- finishing the deletes of others ----------------------------------------------------------------------------------
+
+
+def test_after_repair_the_generation_is_that_of_the_later_of_two_dead_deletes():
+    now = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=now))
+    for number in (1, 2):
+        setup.put(f"{EVENTS}deleting-{number}", b"dead")
+    now.go_on(hours=2)
+    assert setup.store.verify(REF, repair=True).ok
+    assert left(setup) == marks(2)
+    setup.put(index(1), b"{}")
+    setup.put(compacted(1), lines([0, 1]))  # by a compaction of before, late
+    assert setup.store.list_segments(REF) == []
+
+
+def test_repair_calls_no_delete_finished_while_something_of_it_can_not_be_removed():
+    now = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=now), wrap=StubbornObjectStore)
+    key = append(setup.store, 0, 1)
+    now.go_on(seconds=1)
+    setup.put(f"{EVENTS}deleting-1", b"dead")
+    now.go_on(hours=2)
+    stubborn = setup.store._container.driver
+    stubborn.refused = frozenset([key])
+    report = setup.store.verify(REF, repair=True)
+    assert report.problems[0][:2] == ("not removed", key)
+    assert not report.ok
+    assert left(setup) == [key.removeprefix(EVENTS), "deleting-1"]
+    stubborn.refused = frozenset()
+    assert setup.store.verify(REF, repair=True).ok
+    assert left(setup) == marks(1)
+
+
+def test_what_was_appended_in_the_moment_of_a_dead_delete_outlives_its_repair():
+    now = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=now))
+    setup.put(f"{EVENTS}deleting-1", b"dead")
+    key = append(setup.store, 0, 1)  # after it, in the same second
+    now.go_on(hours=2)
+    assert setup.store.verify(REF, repair=True).ok
+    assert [each.key for each in setup.store.list_segments(REF)] == [key]
+    assert left(setup) == [key.removeprefix(EVENTS), *marks(1)]

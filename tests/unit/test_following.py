@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from unit.setups import REF, HookedObjectStore, append, line, lines, make
 
-from transcript_backends import CompactionPolicy, ObjectTranscriptStore, StoreUnavailableError
+from transcript_backends import CompactionPolicy, CorruptSegmentError, ObjectTranscriptStore, StoreUnavailableError
 from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.memory import MemoryObjectStore
@@ -260,6 +262,22 @@ def test_one_may_begin_at_the_end_and_gets_all_that_comes_after(last, compacted)
     given, cursor = follow()
     assert given == [*there[len(there) - min(last, len(there)) :], (8, "late"), (10, "b")]
     assert follow(cursor)[0] == []
+
+
+def test_one_who_began_at_the_end_gets_the_record_that_failed_when_going_on():
+    setup, _, _ = following()
+    for seq in range(4):
+        append(setup.store, seq, seq)
+    payload = b"the whole"
+    named = {"pointer": "/a", "sha256": hashlib.sha256(payload).hexdigest(), "size": len(payload)}
+    setup.store.append_segment(REF, 4, 4, "w", json.dumps({"a": "", "_offloaded": [named]}).encode())
+    append(setup.store, 5, 5)
+    follower = ObjectTranscriptStore(Container(setup.driver, clock=Clock())).follow(REF, last=3)
+    assert next(follower).seq == 3
+    with pytest.raises(CorruptSegmentError, match="is missing"):
+        next(follower)
+    setup.put(f"{REF.prefix}payloads/{named['sha256']}", payload)
+    assert [next(follower)[:2] for _ in range(2)] == [(4, "w"), (5, "w")]
 
 
 def test_beginning_at_the_end_reads_no_more_than_the_end():

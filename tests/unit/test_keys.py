@@ -105,7 +105,7 @@ def test_half_a_character_is_refused(text):
         unescape(text)
 
 
-@pytest.mark.parametrize("segment", ["=", "a=", "=4", "=4g", "=ab", "==41", "=4=411", "=FF", "=ED=A0=80", "=C0=AF"])
+@pytest.mark.parametrize("segment", ["=", "a=", "=4", "=4g", "=ab", "=2f", "==41", "=4=411", "=FF", "=ED=A0=80", "=C0=AF"])
 def test_what_is_no_escape_is_refused(segment):
     with pytest.raises(InvalidRefError, match=r"=3D|no escaped UTF-8"):
         unescape(segment)

@@ -234,6 +234,32 @@ def test_a_segment_merged_further_while_its_result_is_being_looked_for_hides_not
     assert list(setup.store.records(REF)) == records_of(seqs)
 
 
+def test_of_segments_that_may_be_unborn_the_one_with_fewer_records_is_looked_at_first_whatever_their_names():
+    memory = MemoryObjectStore("m", page_size=3)
+    setup = make(memory=memory, wrap=HookedObjectStore)
+    hooks = setup.store._container.driver
+    for seq in range(4):
+        append(setup.store, seq, seq)
+    plain = setup.keys(EVENTS)
+    key, body, index_key, index = compacted_segment([1, 2, 3])
+    further, larger, further_index_key, further_index = compacted_segment(range(4), [index.name])
+    assert further < key
+
+    def merge():  # the result is on the page that was read, a source of it was on the next
+        setup.put(index_key, index.to_json())
+        setup.put(key, body)
+        setup.memory.delete_many([plain[3]])
+        setup.put(further_index_key, further_index.to_json())
+
+    def merge_further():
+        setup.put(further, larger)
+        setup.memory.delete_many([key])
+
+    hooks.before("list_page", merge, after=1)
+    hooks.before("head", merge_further, after=1)
+    assert list(setup.store.records(REF)) == records_of(range(4))
+
+
 def test_an_index_that_was_new_when_its_source_was_looked_for_is_not_missed():
     setup = make(wrap=HookedObjectStore)
     hooks = setup.store._container.driver

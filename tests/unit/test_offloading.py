@@ -206,6 +206,15 @@ def test_the_payload_is_the_text_wherever_its_spelling_can_be_told(token, form):
     json.loads(stored)["a"].encode()  # half characters are in no preview
 
 
+@pytest.mark.parametrize("name", ["~", "~0", "~1", "~01", "a~0b", "a/~1", "/", "~/"])
+def test_a_value_under_any_name_comes_back(name):
+    line = dumps({"a": {name: BIG}, "b": ["", {name: BIG}]})
+    stored, payloads = offload(line, 4096)
+    assert len(stored) < 4096
+    assert split(stored).restore(payloads) == line
+    assert as_others_read_it(stored, payloads) == parsed(line)
+
+
 def test_the_longest_values_go_and_no_more_than_needed():
     line = dumps({"a": "a" * 3000, "b": ["b" * 9000, {"c/~": "c" * 6000}], "d": "d" * 2500, "e": "e" * 1500})
     pointers = {

@@ -77,6 +77,18 @@ def test_what_shows_too_early_beside_what_another_writer_stored_later_is_looked_
     assert setup.driver.counts["list_page"] == 3
 
 
+@pytest.mark.parametrize(("seconds", "listings"), [(1, 2), (3, 1)])
+def test_a_segment_stamped_a_little_before_the_listing_began_may_have_come_while_it_ran(seconds, listings):
+    clock = ServerClock()
+    memory = MemoryObjectStore("m", now=clock)
+    setup = make(memory=memory, wrap=lambda inner: TornObjectStore(inner, [key(1)]))
+    for seq in range(3):
+        setup.put(key(seq), line(seq) + b"\n")
+    clock.go_on(seconds=seconds)  # clocks of servers differ, and some stamp whole seconds
+    assert [seq for seq, _ in seen(setup)] == ([0, 1, 2] if listings == 2 else [0, 2])
+    assert setup.driver.counts["list_page"] == listings
+
+
 def test_a_gap_that_is_one_costs_a_second_listing_while_it_is_young_and_none_later():
     clock = ServerClock()
     setup = make(memory=MemoryObjectStore("m", now=clock))

@@ -668,6 +668,39 @@ def test_a_connection_lost_in_the_middle_of_a_segment_that_is_merged_meanwhile_s
             return
 
 
+def test_after_a_break_the_records_of_the_last_seq_that_were_not_given_yet_come_first():
+    class LineByLineObjectStore(WrapperObjectStore):
+        """Gives a line at a time; of ``a``'s segment only the first, then it has been merged."""
+
+        def get(self, key, **bounds):
+            body = super().get(key, **bounds)
+            lines_left = iter(body.stream.read(-1).splitlines(keepends=True))
+
+            def read_line(_):
+                found = next(lines_left, b"")
+                if found == line(1, "a") + b"\n" and not is_merged:
+                    is_merged.append(merge())
+                    raise InjectedError(Meaning.TRY_AGAIN)
+                return found
+
+            class Stream:
+                read = staticmethod(read_line)
+                close = body.stream.close
+
+            return body._replace(stream=Stream())
+
+        def classify(self, error):
+            return FaultyObjectStore(self.inner).classify(error)
+
+    setup = make()
+    for writer in "ab":
+        append(setup.store, 0, 2, writer)
+    merge, is_merged = merges(setup), []
+    store = ObjectTranscriptStore(Container(LineByLineObjectStore(setup.memory), clock=Clock(), parallel=1))
+    assert [record[:2] for record in store.records(REF)] == [(seq, writer) for seq in range(3) for writer in "ab"]
+    assert is_merged
+
+
 class CutOnceObjectStore(WrapperObjectStore):
     """Loses the connection half-way of the first body, and does something before anybody can ask for the rest."""
 
@@ -756,8 +789,9 @@ def test_without_its_index_a_compacted_segment_is_read_under_its_own_name(caplog
         lambda body: body.replace(b"\n", b" ", 1),
         lambda body: body[:-1] + b" ",
         lambda body: body.replace(b'"', b"\n", 1),
+        lambda body: body.replace(b'"n":1', b'"n":10'),
     ],
-    ids=["longer", "shorter", "empty", "a line less", "cut short", "a line more"],
+    ids=["longer", "shorter", "empty", "a line less", "cut short", "a line more", "a longer line"],
 )
 def test_an_index_that_disagrees_with_its_segment_is_an_error_that_names_it(damage):
     setup = make()

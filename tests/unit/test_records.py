@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transcript_backends import CorruptSegmentError, InvalidSegmentError, Record, check_jsonl
-from transcript_backends.records import MAX_LINE_BYTES, normalize
+from transcript_backends.records import MAX_LINE_BYTES, is_object, normalize
 
 # --- an oracle of its own ---------------------------------------------------------------------------------------------
 
@@ -177,6 +177,13 @@ def test_a_payload_that_is_not_bytes_is_refused_with_its_type(payload):
 def test_as_many_lines_as_the_range_names_records_or_none(lines, count):
     with pytest.raises(InvalidSegmentError, match=f"has {lines} lines, the range names {count} records"):
         normalize(b"{}\n" * lines, count)
+
+
+@pytest.mark.parametrize("kept", ["{}", '{"a":[]}', '{"a":"\\ud800"}'])
+@pytest.mark.parametrize("refused", ["[]", '["\\ud800"]', '"\\ud800"', "null", "{", '{"a":NaN}', ""])
+def test_a_line_is_an_object_or_not_however_odd_its_strings_are(kept, refused):
+    assert is_object(kept.encode())
+    assert not is_object(refused.encode())
 
 
 def test_a_message_never_holds_the_line():

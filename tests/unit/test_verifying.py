@@ -167,6 +167,14 @@ def test_a_damaged_compacted_segment_is_found(damage, kind):
     assert not report.ok
 
 
+def test_an_index_that_was_damaged_after_it_was_read_is_found():
+    setup = make()
+    _, index, _ = compacted(setup)
+    assert len(list(setup.store.records(REF))) == 3  # now the store remembers it
+    setup.put(index, b"{}")
+    assert "wrong index" in kinds(setup.store.verify(REF))
+
+
 def test_gaps_overlaps_conflicts_and_foreign_objects_are_told_apart():
     setup = make()
     append(setup.store, 0, 3, "a")
