@@ -18,9 +18,19 @@ from transcript_backends import CompactionPolicy, ObjectTranscriptStore, open_st
 
 
 @pytest.fixture(params=["file", "fsspec+file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectTranscriptStore]:
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["new", "deleted before"])
+def store(
+    request: pytest.FixtureRequest, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectTranscriptStore]:
     """One that holds two segments, which become one while the names of their files are read."""
-    with open_store(f"{request.param}://{tmp_path}") as store, open_store(str(tmp_path)) as other:
+    with open_store(f"{scheme}://{tmp_path}") as store, open_store(str(tmp_path)) as other:
+        if request.param:  # whose markers are in the directory too
+            store.append_segment(REF, 0, 0, "zero", b"{}")
+            store.delete(REF)
         for writer in ("one", "two"):
             store.append_segment(REF, 0, 0, writer, b"{}")
         to_come = [CompactionPolicy(full=True)]

@@ -269,6 +269,7 @@ def test_what_a_compaction_of_before_writes_after_the_delete_is_not_seen_and_goe
     setup.put(index(0), b"{}")
     setup.put(compacted(0), lines([0, 1]))
     assert setup.store.list_segments(REF) == list(setup.store.records(REF)) == list(setup.store.list_refs()) == []
+    assert setup.store.next_seq(REF) == 0
     assert setup.store.delete(REF) == (2, 2)
     assert left(setup) == marks(2)
 
@@ -307,6 +308,14 @@ def test_a_number_that_a_delete_has_finished_meanwhile_is_not_used_again():
         append(other.store, 2, 3)
 
     hook.before("put", whole_life_of_another, key="deleting-1")
+    assert setup.store.delete(REF) == (1, 2)
+    assert left(setup) == marks(2)
+
+
+def test_a_number_of_which_only_the_last_marker_is_left_is_not_used():
+    setup, hook = hooked()
+    append(setup.store, 0, 1)
+    hook.before("put", lambda: setup.put(f"{EVENTS}deleted-1"), key="deleting-1")  # by a program that removes the first
     assert setup.store.delete(REF) == (1, 2)
     assert left(setup) == marks(2)
 

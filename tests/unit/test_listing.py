@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.setups import EVENTS, REF, HookedObjectStore, UnorderedObjectStore, append, line, make
+from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, UnorderedObjectStore, append, line, make
 
 from transcript_backends import CompactionPolicy, InvalidRefError, Record, StoreUnavailableError, TranscriptRef
 from transcript_backends.drivers.memory import MemoryObjectStore
@@ -303,6 +303,18 @@ def test_what_an_index_names_as_merged_is_left_out_when_it_is_as_old_and_as_larg
     assert list(setup.store.records(REF)) == records_of([0, 1])
 
 
+@pytest.mark.parametrize("seq", [3, 4, 5])
+def test_a_source_is_left_out_wherever_it_stands_in_what_it_was_merged_into(seq):
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=clock))
+    append(setup.store, seq, seq)
+    clock.go_on(seconds=1)
+    body, index = build(records_of([3, 4, 5]), 0, [Source(SegmentName(seq, seq, "w"), len(line(seq)) + 1, "")])
+    setup.put(f"{INDEX}{index.name}.json", index.to_json())
+    key = setup.put(f"{EVENTS}{index.name}", body)
+    assert [each.key for each in setup.store.list_segments(REF)] == [key]
+
+
 # --- all transcripts --------------------------------------------------------------------------------------------------
 
 ids = st.sampled_from(["a", "a-b", "a.b", "a0", "A", "ä", "a/b", "日本", "..", "~", "a b", "=a", "z"])
@@ -396,12 +408,22 @@ def test_paths_that_are_no_transcripts_are_ignored(wrap):
 
 def test_the_rest_of_a_long_session_is_jumped_over():
     setup = make()
-    long, longer, short = (TranscriptRef("t", "a", each) for each in ("s1", "s1-", "s1.x"))
-    for ref in (long, longer, short):
-        for seq in range(3 if ref is short else 5000):
+    long, longer, *short = (TranscriptRef("t", "a", each) for each in ("s1", "s1-", "s1.x", "s10", "s1z"))
+    for ref in (long, longer, *short):
+        for seq in range(3 if ref in short else 5000):
             setup.put(f"{ref.prefix}events/{seq:019d}-{seq:019d}-w.jsonl", b"{}\n")
-    assert set(setup.store.list_refs()) == {long, longer, short}
+    assert set(setup.store.list_refs()) == {long, longer, *short}
     assert setup.driver.counts["list_page"] <= 5
+
+
+@pytest.mark.parametrize("markers", [[], ["deleted-1"], ["deleted-1", "deleted-2"]])
+def test_a_session_of_more_than_a_page_of_compacted_segments_is_alive_or_dead_by_all_its_markers(markers):
+    setup = make()
+    for seq in range(1100):
+        setup.put(f"{EVENTS}{seq:019d}-{seq:019d}-{COMPACTED.format(1)}.jsonl", b"{}\n")
+    for marker in markers:
+        setup.put(EVENTS + marker)
+    assert list(setup.store.list_refs()) == [REF] * (markers == ["deleted-1"])
 
 
 @pytest.mark.parametrize(("first", "listed"), [(f"events/0-0-{COMPACTED.format(0)}.jsonl", True), ("events/deleted-1", False)])

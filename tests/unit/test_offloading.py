@@ -245,8 +245,9 @@ def test_an_equal_value_is_one_payload():
         b'{"a":"%s","a":1}' % (b"x" * 9000),
         b'{"a":{"b":"%s"},"\\u0061":1}' % (b"x" * 9000),
         b'{"_offloaded":{"a":"%s"}}' % (b"x" * 9000),
+        dumps({"a": "\x01" * 256 + "x" * 1040 + "\x01" * 256}),
     ],
-    ids=["small strings", "name", "numbers", "repeated", "repeated, spelled otherwise", "own member"],
+    ids=["small strings", "name", "numbers", "repeated", "repeated, spelled otherwise", "own member", "little to save"],
 )
 def test_a_line_without_large_values_that_a_pointer_can_tell_stays_whole(line):
     assert offload(line, 4096) == (line, {})

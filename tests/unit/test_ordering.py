@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, append, line, make
 
-from transcript_backends import CompactionPolicy
+from transcript_backends import CompactionPolicy, ObjectTranscriptStore
+from transcript_backends.container import Container
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import WrapperObjectStore
 from transcript_backends.listing import Indexes
@@ -113,6 +114,44 @@ def test_where_nothing_is_missing_one_listing_is_enough(appended, compacted):
     assert setup.driver.counts["list_page"] == 1
 
 
+def test_a_gap_before_a_merged_segment_costs_a_second_listing_while_it_is_young():
+    setup = make()
+    append(setup.store, 5, 5)
+    append(setup.store, 6, 6)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    setup.driver.requests.clear()
+    assert [seq for seq, _ in seen(setup)] == [5, 6]
+    assert setup.driver.counts["list_page"] == 2
+
+
+def test_a_gap_before_what_was_stored_before_something_seen_is_one():
+    appended = [(0, "w"), (3, "w"), (5, "w")]
+    setup = torn(appended, [key(3)])
+    assert seen(setup) == appended
+    assert setup.driver.counts["list_page"] == 2
+
+
+def test_what_came_while_a_slow_listing_ran_is_young():
+    clock = ServerClock()
+    began = clock.time
+
+    class SlowObjectStore(TornObjectStore):
+        def list_page(self, prefix, **arguments):
+            clock.go_on(seconds=10)
+            return super().list_page(prefix, **arguments)
+
+    class LocalClock:
+        def monotonic(self):
+            return (clock.time - began).total_seconds()
+
+    memory = MemoryObjectStore("m", now=clock)
+    setup = make(memory=memory)
+    for seq in range(3):
+        append(setup.store, seq, seq)
+    store = ObjectTranscriptStore(Container(SlowObjectStore(memory, [key(1)]), clock=LocalClock()))
+    assert [record.seq for record in store.records(REF)] == [0, 1, 2]
+
+
 def test_a_server_that_tells_no_time_costs_a_second_listing_for_a_gap():
     class Timeless(TornObjectStore):
         def list_page(self, prefix, **arguments):
@@ -134,6 +173,17 @@ def test_a_merged_segment_of_records_whose_predecessors_are_missed_is_looked_at_
     other = make(memory=setup.memory, wrap=lambda inner: TornObjectStore(inner, [key(0, "b")]))
     assert seen(other) == [(0, "a"), (0, "b"), (1, "a"), (1, "b"), (2, "b")]
     assert other.driver.counts["list_page"] == 2
+
+
+def test_each_writer_of_a_merged_segment_begins_with_its_first_record_there():
+    setup = make()
+    for writer in "ab":
+        append(setup.store, 1, 2, writer)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    for writer in "ab":
+        setup.put(key(0, writer), line(0, writer) + b"\n")
+    other = make(memory=setup.memory, wrap=lambda inner: TornObjectStore(inner, [key(0, "b")]))
+    assert seen(other) == [(seq, writer) for seq in range(3) for writer in "ab"]
 
 
 @pytest.mark.parametrize("writers", ["b", "ba"])
