@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transcript_backends import CompactionPolicy, SegmentInfo
-from transcript_backends.planning import next_run
+from transcript_backends.planning import must_settle, next_run
 
 TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -170,6 +170,13 @@ def test_a_large_segment_is_not_rewritten_for_a_few_small_ones(large):
 def test_many_full_segments_cause_no_merge_of_the_few_after_them():
     present = segments(*[960] * 40, 30, 30, 30)
     assert next_run(present, set(), CompactionPolicy(16, 1000)) is None
+
+
+def test_what_was_merged_is_settled_before_it_is_merged_further():
+    one, *others = segments(10, 10, 10)
+    assert must_settle({one.key: segments(5, 5)}, [one, *others])
+    assert not must_settle({one.key: segments(5, 5)}, others)
+    assert not must_settle({}, others)
 
 
 class CountedSize(int):

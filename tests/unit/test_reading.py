@@ -31,6 +31,7 @@ from transcript_backends.drivers.wrappers import (
     RecordingObjectStore,
     WrapperObjectStore,
 )
+from transcript_backends.prefetching import Ahead
 from transcript_backends.testing.stores import SparingObjectStore
 
 
@@ -262,6 +263,19 @@ def test_small_segments_are_fetched_ahead_ever_more_of_them_and_no_more_than_a_f
     assert 16 + 4 <= setup.driver.counts["get"] <= 16 + 10
     assert sum(1 for _ in records) == 59
     assert setup.driver.counts["get"] == 30
+
+
+def test_a_reader_that_may_stop_soon_begins_with_half_as_many_requests():
+    setup = make()
+    for seq in range(50):
+        append(setup.store, seq, seq)
+    segments = setup.store.list_segments(REF)
+    begun = {}
+    for gently in (False, True):
+        with contextlib.closing(Ahead(setup.store._container, segments, gently=gently, parallel=6)) as ahead:
+            ahead.begin()
+            begun[gently] = len(ahead._coming)
+    assert begun == {False: 48, True: 3}
 
 
 @pytest.mark.parametrize("taken", [0, 1, 30])
