@@ -87,6 +87,14 @@ def test_equal_lines_of_one_identity_are_one_record(ranges):
     assert seqs(setup) == sorted({seq for start, end in ranges for seq in range(start, end + 1)})
 
 
+@pytest.mark.parametrize("resolve", [False, True])
+def test_equal_lines_of_one_identity_are_one_record_also_with_another_line_between_them(resolve):
+    setup = make()
+    for zeros, text in enumerate((line(0), line(7), line(0), line(7)), 1):
+        setup.put(f"{EVENTS}{'0' * zeros}-0-w.jsonl", text + b"\n")
+    assert sorted(each.line for each in setup.store.records(REF, resolve=resolve)) == [line(0), line(7)]
+
+
 def test_different_lines_of_one_identity_are_all_kept():
     setup = make()
     for end, text in ((2, b"x"), (3, b"y"), (4, b"x")):
@@ -585,6 +593,15 @@ def test_a_range_far_into_a_compacted_segment_is_read_from_a_seek_point():
     assert 290 * len(text) - 270_000 <= start <= 290 * len(text)
 
 
+def test_after_a_seek_point_the_runs_that_follow_are_read_from_their_beginning():
+    setup = make()
+    text = b'{"t":"%s"}\n' % (b"x" * 10_000)
+    for writer, start, end in (("a", 0, 99), ("b", 100, 199), ("a", 200, 209)):
+        setup.store.append_segment(REF, start, end, writer, text * (end - start + 1))
+    setup.store.compact(REF, FULL)
+    assert seqs(setup, start_seq=60) == list(range(60, 210))
+
+
 def moment(number, action):
     """A store that runs ``action`` right before its request of this number."""
     count = itertools.count()
@@ -815,6 +832,22 @@ def test_an_index_that_disagrees_with_its_segment_is_an_error_that_names_it(dama
         list(setup.store.records(REF))
 
 
+def test_an_index_that_a_delete_has_removed_first_is_looked_for_once_more():
+    memory = MemoryObjectStore("m", page_size=2)
+    setup = make(memory=memory)
+    key = two_merged(setup)
+    setup.put(f"{EVENTS}zzz")  # not ours, and after any marker
+    hooks = HookedObjectStore(memory)
+
+    def begin_to_delete():
+        setup.put(f"{EVENTS}deleting-1")
+        memory.delete_many([index_key(key)])
+
+    hooks.before("list_page", begin_to_delete, after=1)
+    assert list(make(memory=memory, wrap=lambda _: hooks).store.records(REF)) == []
+    assert key in setup.keys(EVENTS)
+
+
 def test_an_index_that_is_none_is_an_error_that_names_it():
     setup = make()
     key = setup.put(index_key(two_merged(setup)), b"<html>")
@@ -887,6 +920,15 @@ def test_what_another_program_merged_shows_each_entry_once_beside_its_sources():
     put_entries(setup, "0-3-compacted", 0, 1, 2, 3, 4, 5)
     assert [each[1:] for each in setup.store.records(REF)] == sources
     assert sorted(entries(setup)) == [f"e{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("name", ["0-0-a", "2-2-a", "0-2-a"])
+def test_what_another_program_merged_shares_entries_with_a_source_at_either_end(name):
+    setup = make()
+    start, end = int(name[0]), int(name[2])
+    put_entries(setup, name, *range(start, end + 1))
+    put_entries(setup, "0-2-compacted", 0, 1, 2)
+    assert sorted(entries(setup)) == ["e0", "e1", "e2"]
 
 
 @pytest.mark.parametrize("gone", ["0-1-a", "2-3-b", "2-3-c"])

@@ -196,6 +196,19 @@ def test_gaps_overlaps_conflicts_and_foreign_objects_are_told_apart():
     assert report.records == 10
 
 
+def test_a_gap_of_one_record_and_what_a_delete_has_overtaken_are_named():
+    setup = make()
+    append(setup.store, 0, 3)
+    append(setup.store, 5, 5)
+    dead = setup.put(segment(0, 1, "compacted-0-0123456789abcdef"), lines([0, 1]))
+    setup.put(f"{EVENTS}deleting-1")
+    setup.put(f"{EVENTS}deleted-1")
+    report = setup.store.verify(REF)
+    assert [(each.kind, each.key) for each in report.problems] == [("dead generation", dead), ("gap", REF.prefix)]
+    assert report.problems[1].detail == "nobody has written seq 4"
+    assert report.ok
+
+
 def test_leftovers_are_named_and_repair_removes_just_them():
     clock = ServerClock()
     setup = make(memory=MemoryObjectStore(now=clock))
