@@ -732,7 +732,8 @@ def test_ranges_tell_what_is_missing_and_what_is_repeated():
     assert ranges.gaps("a", 25, 30) == [(25, 30)]
     assert ranges.gaps("c", 0, 1) == [(0, 1)]
     assert ranges.repeated == [("a", 8, 9), ("a", 10, 11)]
-    assert len(ranges) == 4  # what meets is one
+    assert len(ranges) == 4
+    assert len(Ranges([("a", 0, 1), ("a", 2, 3), ("a", 5, 5)])) == 2  # what meets is one
 
 
 def test_ranges_agree_with_sets():

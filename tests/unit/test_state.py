@@ -502,6 +502,15 @@ def test_a_list_of_java_is_gone_on_with_under_our_name(memory, others):
     assert others.update_list("a b", "s", "k", int, lambda items: items[1:]) == [2, 3]
 
 
+def test_what_stands_beside_a_list_is_no_document_and_goes_with_it(memory, others):
+    put_java_list(memory, ["1", "2"])
+    memory.put("u/t/k.hash", b"empty:0", mode="create", metadata={})
+    assert others.list_session_ids("u") == ["s"]
+    assert (others.exists("u", "s"), others.exists("u", "t")) == (True, False)
+    others.delete(*PLACE)
+    assert list(memory._objects) == ["u/t/k.hash"]
+
+
 def test_a_list_that_java_has_not_finished_is_never_shown(memory):
     hooked, clock = HookedObjectStore(memory), FakeClock()
     states = states_on(hooked, clock)
