@@ -45,6 +45,25 @@ class TestLocalDriver(DriverContract):
                 page = driver.list_page(f"{directory}/", token=token)
                 assert [each.key for each in page.objects] == [f"{directory}/2", f"{directory}/3"]
 
+    def test_pages_of_nested_directories_by_as_many_processes_show_each_key_once_in_order(
+        self, driver: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        keys = [f"a/{directory}/{number}" for directory in ("b", "b-c", "b.c", "b0") for number in range(3)] + ["a/b1"]
+        for key in keys:
+            driver.put(key, b"x", mode="create", metadata={})
+        monkeypatch.setattr(walks, "PAGE_SIZE", 2)
+        page = driver.list_page("a/")
+        found = [each.key for each in page.objects]
+        while page.token is not None:
+            page = LocalObjectStore(str(tmp_path / "store")).list_page("a/", token=page.token)
+            found += [each.key for each in page.objects]
+        assert found == sorted(keys)
+
+    def test_a_file_whose_name_begins_with_a_dot_is_no_object(self, driver: ObjectStore, tmp_path: Path) -> None:
+        driver.put("a/b", b"x", mode="create", metadata={})
+        (tmp_path / "store/a/.b.tmp-1-2").write_bytes(b"x")
+        assert [each.key for each in driver.list_page("a/").objects] == ["a/b"]
+
 
 class TestLocalStore(StoreContract):
     @pytest.fixture

@@ -141,6 +141,14 @@ def test_finding_the_same_content_there_flushes_its_name_before_saying_so(
     assert ("fsync", "events") in trace
 
 
+def test_deletions_are_flushed_once_for_each_directory(store: ObjectTranscriptStore, trace: list[tuple[str, str]]) -> None:
+    keys = [append(store), store.append_segment(REF, 1, 1, "w", LINE)]
+    trace.clear()
+    assert store._container.delete(keys) == {}
+    assert [call for call, _ in trace] == ["unlink", "unlink", "fsync"]
+    assert trace[-1] == ("fsync", "events")
+
+
 def test_a_temporary_file_lies_beside_its_target_wherever_tmpdir_is(
     store: ObjectTranscriptStore, events: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

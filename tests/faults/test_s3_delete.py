@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from faults.s3_server import S3Server, reply
-from faults.scripted_server import BROKEN_HTML, XHTML, Fault, drop_after_storing, html
+from faults.scripted_server import BROKEN_HTML, XHTML, Fault, Reply, Request, Serve, drop_after_storing, html
 from faults.setups import REF
 
 from transcript_backends import (
@@ -43,6 +45,17 @@ def test_a_key_that_failed_for_now_is_tried_again(
     assert store.delete(REF).deleted == 3
     again = server.requests("DELETE_MANY")[1]
     assert (keys[0].encode() in again.body, keys[1].encode() in again.body) == (False, True)
+
+
+def test_a_key_that_the_answer_leaves_out_is_named(store: ObjectTranscriptStore, server: S3Server, keys: list[str]) -> None:
+    def leave_out(request: Request, serve: Serve) -> Reply:
+        reply = serve()
+        return replace(reply, body=reply.body.replace(f"<Deleted><Key>{keys[1]}</Key></Deleted>".encode(), b""))
+
+    server.always("DELETE_MANY", leave_out)
+    with pytest.raises(PartialDeleteError, match="left this key out") as caught:
+        store.delete(REF)
+    assert list(caught.value.failed) == [keys[1]]
 
 
 def test_a_key_that_keeps_failing_is_named(store: ObjectTranscriptStore, server: S3Server, keys: list[str]) -> None:

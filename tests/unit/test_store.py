@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import pytest
 from unit.setups import EVENTS, REF, append, line, lines, make
 
 from transcript_backends import (
+    CorruptSegmentError,
     InvalidRefError,
     InvalidSegmentError,
     RuntimeContext,
@@ -130,6 +132,18 @@ def test_reading_a_segment_is_one_request():
         assert stream.readline() == line(0) + b"\n"
         assert stream.read() == lines([1, 2])
     assert setup.driver.requests == [("get", key)]
+
+
+def test_a_body_that_ends_early_is_an_error_and_no_shorter_segment():
+    class EndingObjectStore(WrapperObjectStore):
+        def get(self, key, **bounds):
+            body = super().get(key, **bounds)
+            return body._replace(stream=io.BytesIO(body.stream.read(20)))
+
+    setup = make(wrap=EndingObjectStore)
+    key = append(setup.store, 0, 2)
+    with setup.store.read_segment(key) as stream, pytest.raises(CorruptSegmentError, match="ended at byte 20 of 48"):
+        stream.read()
 
 
 def test_a_segment_that_does_not_exist_is_not_found():
