@@ -1,4 +1,18 @@
-"""The mutations in the TOML files beside this one: rules of the product, each broken in one place."""
+"""The mutations in the TOML files beside this one: rules of the product, each broken in one place.
+
+::
+
+    file = "transcript_backends/keys.py"      # of all that name no other
+
+    [[mutation]]
+    name = "an id of blanks is refused"       # the rule, as it holds
+    old = '''if not value.strip():'''         # occurs once in the file; the shorter, the longer it stays true
+    new = '''if not value:'''
+    caught_by = ["tests/unit/test_keys.py::test_a_blank_id_is_refused_by_its_name"]
+
+``schedules = 300`` has the simulation run as well, where those tests pass or there are none. ``survives`` gives the reason why
+nothing can notice: for what is the same to everybody, and is worth saying.
+"""
 
 from __future__ import annotations
 
