@@ -95,7 +95,7 @@ def test_what_tests_notice_is_caught_and_nothing_else_is(root: Path) -> None:
         (mutation("number < 0", "number > 0"), "caught", True),
         (mutation("number + 0", "number + 3"), "caught", True),
     ]
-    results = list(run([each[0] for each in attempts], 2, root=root, limit=6.0))
+    results = list(run([each[0] for each in attempts], 2, root=root, limit=20.0))
     assert [(each.mutation, each.verdict, each.is_fine) for each in results] == attempts
     assert results[0].by == "test_numbers.py::test_absolute"
     assert (root / "transcript_backends/numbers.py").read_text() == PRODUCT

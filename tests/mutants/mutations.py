@@ -10,7 +10,8 @@
     new = '''if not value:'''
     caught_by = ["tests/unit/test_keys.py::test_a_blank_id_is_refused_by_its_name"]
 
-``schedules = 300`` has the simulation run as well, where those tests pass or there are none. ``survives`` gives the reason why
+``schedules = 300`` has the simulation run as well, where those tests pass or there are none, of the ``world`` that is named:
+``stores`` or ``writers``. ``survives`` gives the reason why
 nothing can notice: for what is the same to everybody, and is worth saying.
 """
 
@@ -43,6 +44,7 @@ class Mutation:
         old, new: the text that is replaced, which must occur exactly once, and its replacement.
         caught_by: what pytest runs, as node ids; at least one test must fail.
         schedules: how many schedules of the simulation are run where those tests pass.
+        world: of which of its worlds.
         survives: why no test can fail; empty: one must.
     """
 
@@ -53,6 +55,7 @@ class Mutation:
     new: str
     caught_by: tuple[str, ...] = ()
     schedules: int = 0
+    world: str = "stores"
     survives: str = ""
 
     def apply(self, text: str) -> str:

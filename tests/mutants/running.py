@@ -26,7 +26,7 @@ _MOST_MEMORY = 6_000_000  # KiB: a mutation may allocate without end
 _PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutants.profile")
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "2"}  # the latter leaves more of the memory to the tests
 _FAILED = re.compile(r"^(?:FAILED|ERROR) tests/(\S+?\.py::[\w:]+)", re.MULTILINE)
-_SEED = re.compile(r"^(seed \d+): (\w+)", re.MULTILINE)
+_SEED = re.compile(r"^(\w+, seed \d+): (\w+)", re.MULTILINE)
 
 Verdict = Literal["caught", "timeout", "survived", "stale", "no verdict"]
 
@@ -95,8 +95,8 @@ class Tree:
     def pytest(self, tests: Sequence[str], limit: float) -> _Done:
         return self._run([*_PYTEST, *tests], self._directory, limit)
 
-    def simulate(self, schedules: int, limit: float) -> _Done:
-        return self._run(["-m", "mutants.schedules", str(schedules)], self._directory / "tests", limit)
+    def simulate(self, schedules: int, world: str, limit: float) -> _Done:
+        return self._run(["-m", "mutants.schedules", str(schedules), world], self._directory / "tests", limit)
 
     def _run(self, arguments: Sequence[str], directory: Path, limit: float) -> _Done:
         """Run Python in a session of its own, of which nothing is left afterwards."""
@@ -151,8 +151,9 @@ def _check(tree: Tree, mutations: Sequence[Mutation], part: int, parts: int) -> 
     """See that a part of the tests passes on the product as it is, or every mutation would count as caught."""
     tests = sorted({test for each in mutations for test in each.caught_by})[part::parts]
     done = [tree.pytest(tests, 3600.0)] if tests else []
-    if part == 0 and (schedules := max((each.schedules for each in mutations), default=0)):
-        done.append(tree.simulate(schedules, 3600.0))
+    for number, world in enumerate(sorted({each.world for each in mutations})):
+        if number % parts == part and (schedules := max(each.schedules for each in mutations if each.world == world)):
+            done.append(tree.simulate(schedules, world, 3600.0))
     for each in done:
         if each.code != 0:
             raise BaselineError(f"the tests fail on the product as it is:\n{each.output[-5000:]}")
@@ -179,7 +180,7 @@ def _judge(tree: Tree, mutation: Mutation, limit: float) -> tuple[Verdict, str]:
         if code != 0:
             return "no verdict", f"pytest ended with {code}: {output[-1000:]}"
     if mutation.schedules:
-        code, output = tree.simulate(mutation.schedules, limit)
+        code, output = tree.simulate(mutation.schedules, mutation.world, limit)
         if code is None:
             return "timeout", "the simulation did not end"
         if code != 0:

@@ -259,6 +259,39 @@ def test_a_journal_that_has_lost_its_name_is_written_anew(tmp_path: Path, harm: 
     assert numbers(store) == [0, 1]
 
 
+def test_a_name_that_was_lost_and_given_to_another_file_is_left_to_it(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    with local(tmp_path).writer(REF, spool_dir=str(spool), **AT_HAND) as writer:
+        (journal,) = (spool / name for name in journals(spool))
+        journal.unlink()
+        journal.write_text("somebody else's")
+        writer.append({"n": 0})
+        assert len(journals(spool)) == 2
+    assert journal.read_text() == "somebody else's"
+    assert journals(spool) == [journal.name]
+
+
+def test_a_journal_that_is_replaced_keeps_the_bounds_of_what_was_sent(tmp_path: Path, disk: Disk) -> None:
+    spool = str(tmp_path / "spool")
+
+    def work() -> None:
+        store = named(tmp_path / "store")
+        store._container.driver.is_away = True
+        writer = store.writer(REF, spool_dir=spool, **AT_HAND)
+        for n in range(3):
+            writer.append({"n": n})
+        with pytest.raises(ConnectionError):
+            writer.flush()
+        left = [1]
+        disk.fails = lambda call, data: call == "fsync" and bool(left and left.pop())
+        writer.append({"n": 3})  # into a journal that is replaced
+
+    dies(work)
+    store = named(tmp_path / "store")
+    store.writer(REF, spool_dir=spool).close()
+    assert [(each.seq_start, each.seq_end) for each in store.list_segments(REF)] == [(0, 2), (3, 3)]
+
+
 def test_what_was_left_for_one_server_is_not_sent_to_another(tmp_path: Path) -> None:
     spool = str(tmp_path / "spool")
     servers = [(tmp_path / name, f"endpoint http://{name}.example") for name in ("one", "other")]
