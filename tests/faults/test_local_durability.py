@@ -403,7 +403,7 @@ from transcript_backends.drivers.driver import IfMatch, Meaning
 driver = store._container.driver
 done = 0
 while done < 50:
-    info, stream = driver.get("a/counter")
+    info, stream, _ = driver.get("a/counter")
     count = int(stream.read(100))
     stream.close()
     try:
