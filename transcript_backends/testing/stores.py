@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from transcript_backends import (
+    AccessDeniedError,
     CompactionPolicy,
     CorruptSegmentError,
     InvalidRefError,
@@ -27,8 +29,14 @@ from transcript_backends import (
     open_store,
 )
 from transcript_backends.container import Container
-from transcript_backends.drivers.driver import ObjectStore
-from transcript_backends.drivers.wrappers import FlippingObjectStore, Operation, WrapperObjectStore
+from transcript_backends.drivers.driver import Meaning, ObjectStore
+from transcript_backends.drivers.wrappers import (
+    FaultyObjectStore,
+    FlippingObjectStore,
+    InjectedError,
+    Operation,
+    WrapperObjectStore,
+)
 from transcript_backends.testing.racing import Racing, all_at_once, many_at_a_time
 
 _MANY = 1001
@@ -95,6 +103,24 @@ class SparingObjectStore(WrapperObjectStore):
         self.left -= 1
         assert self.left >= 0, f"a {operation} of {key!r} is one request too many"
         return super()._around(operation, key, request)
+
+
+class _RefusingObjectStore(FaultyObjectStore):
+    """Refuses deletes: whole requests, each key, or only keys that hold an object, as a retention policy does."""
+
+    refusal = ""
+
+    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        if self.refusal == "of requests":
+            raise InjectedError(Meaning.DENIED)
+        refused = [key for key in keys if self.refusal == "of keys" or self._holds(key)]
+        return {key: InjectedError(Meaning.DENIED) for key in refused}
+
+    def _holds(self, key: str) -> bool:
+        return any(each.key == key for each in self.inner.list_page(f"{key.rpartition('/')[0]}/").objects)
+
+
+REFUSALS = ["of requests", "of keys", "of objects"]
 
 
 class StoreContract(Racing):
@@ -458,6 +484,54 @@ class StoreContract(Racing):
             assert store.next_seq(ref) == 0
             with pytest.raises(SegmentNotFoundError):
                 store.read_segment(key)
+
+    # --- delete, refused ----------------------------------------------------------------------------------------------
+
+    def refusing(self, store: ObjectTranscriptStore, refusal: str) -> ObjectTranscriptStore:
+        """The same store for somebody whose deletes are refused."""
+        driver = _RefusingObjectStore(store._container.driver)
+        driver.refusal = refusal
+        return ObjectTranscriptStore(Container(driver), store._root)
+
+    def objects(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> list[str]:
+        return sorted(each.key for each in store._container.list(store._names(ref).prefix))
+
+    @pytest.mark.xfail(
+        strict=True, reason="the marker of a delete is written before it is known whether anything can be deleted"
+    )
+    @pytest.mark.parametrize("refusal", REFUSALS)
+    def test_a_delete_that_is_refused_hides_nothing_and_writes_nothing(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, refusal: str
+    ) -> None:
+        for seq in range(4):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        store.compact(ref, CompactionPolicy(full=True))
+        for seq in (4, 5):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        records, objects = list(store.records(ref)), self.objects(store, ref)
+        for purge in (False, True):
+            with pytest.raises(AccessDeniedError):
+                self.refusing(store, refusal).delete(ref, purge=purge)
+            assert list(store.records(ref)) == records
+            assert self.objects(store, ref) == objects
+        assert store.delete(ref).deleted == len(objects)
+
+    @pytest.mark.parametrize("refusal", REFUSALS)
+    def test_a_compactor_whose_deletes_are_refused_merges_what_is_there_once(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef, refusal: str
+    ) -> None:
+        for seq in range(4):
+            store.append_segment(ref, seq, seq, "w", lines_of(seq))
+        records, objects = list(store.records(ref)), []
+        for _ in range(3):
+            with contextlib.suppress(AccessDeniedError):
+                self.refusing(store, refusal).compact(ref, CompactionPolicy(full=True))
+            objects.append(self.objects(store, ref))
+            assert list(store.records(ref)) == records
+        assert [len(each) for each in objects] == [6, 6, 6]  # with the compacted segment and its index
+        store.compact(ref, CompactionPolicy(full=True))
+        assert list(store.records(ref)) == records
+        assert len(self.objects(store, ref)) == 2
 
     # --- names --------------------------------------------------------------------------------------------------------
 
