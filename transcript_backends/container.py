@@ -299,7 +299,7 @@ class Container:
     @contextlib.contextmanager
     def _probe(self, directory: str) -> Iterator[str]:
         """A key to try the store out with; what is there in the end is removed."""
-        key = "/".join(filter(None, (directory, f".probe-{os.urandom(16).hex()}")))
+        key = unused_key(directory)
         try:
             yield key
         except (errors.StoreUnavailableError, errors.UnexpectedResponseError):
@@ -541,6 +541,21 @@ class Container:
                 )
         return failed
 
+    def delete_one(self, key: str) -> None:
+        """Delete an object; an absent one is fine.
+
+        Raises:
+            AccessDeniedError: it may not be deleted.
+            TranscriptStoreError: it can't be deleted, for another reason.
+        """
+
+        def delete() -> None:
+            for error in self.driver.delete_many([key]).values():
+                raise error
+
+        with contextlib.suppress(errors.SegmentNotFoundError):
+            self._call("delete", key, delete)
+
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -669,6 +684,11 @@ class _Reader(io.RawIOBase):
         if not self.closed:
             self._body.stream.close()
         super().close()
+
+
+def unused_key(directory: str) -> str:
+    """A key in a directory (empty, or without its last slash) under which nothing is stored."""
+    return "/".join(filter(None, (directory, f".probe-{os.urandom(16).hex()}")))
 
 
 def _stamp(body: bytes) -> dict[str, str]:

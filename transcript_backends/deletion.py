@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from operator import attrgetter
 from typing import NamedTuple
 
 from transcript_backends import errors
-from transcript_backends.container import Container
+from transcript_backends.container import Container, unused_key
 from transcript_backends.drivers.driver import ObjectInfo
-from transcript_backends.keys import SegmentName, TranscriptKeys
+from transcript_backends.keys import EVENTS, SegmentName, TranscriptKeys
 from transcript_backends.listing import Listing, SegmentInfo, stable_listing
 
 _ABANDONED = timedelta(hours=1)  # after this long by the server's clock a marker's owner counts as dead
@@ -32,6 +33,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     """Delete all that a transcript holds when this is called; what is appended meanwhile stays.
 
     Raises:
+        AccessDeniedError: nothing may be deleted; nothing was deleted, and readers see all of it.
         PartialDeleteError: something is still there; calling again finishes the work.
     """
     began = container.clock.monotonic()
@@ -39,9 +41,11 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     if not _content(before) and not before.unfinished:
         _remove(container, [each.info.key for each in before.markers] if purge else [])
         return DeleteResult(0, before.generation)
+    first = _delete_first(container, names, before)
     number, standing = _claim(container, names, before.generation + 1)
 
     doomed = _content(standing)
+    total = len(doomed) + (first is not None and first not in doomed)
     failed = container.delete(doomed)
 
     after = stable_listing(container, names, payloads=True)
@@ -52,7 +56,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     failed.update(container.delete(overtaken))
     if failed:
         raise errors.PartialDeleteError(
-            f"{len(failed)} of {len(doomed)} objects below {names.prefix!r} could not be deleted "
+            f"{len(failed)} of {total} objects below {names.prefix!r} could not be deleted "
             f"({'; '.join(f'{key}: {reason}' for key, reason in list(failed.items())[:3])}); call delete again to finish",
             failed,
         )
@@ -73,7 +77,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     _remove(container, list(finished.values()))  # later, or it would leave one that looks like that of a delete at work
     if purge:
         _remove(container, [own.info.key])  # last: until then nobody compacts
-    return DeleteResult(len(doomed), number)
+    return DeleteResult(total, number)
 
 
 def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tuple[list[str], dict[str, str]]:
@@ -97,6 +101,25 @@ def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tup
         doomed += others
         failed = container.delete(others)
     return [key for key in doomed if key not in failed], failed
+
+
+def _delete_first(container: Container, names: TranscriptKeys, listing: Listing) -> str | None:
+    """Delete one segment before a marker says so, to see whether anything can be deleted; returns its key.
+
+    A marker hides what is compacted, so one that is written by somebody who may not delete, or under a retention policy,
+    would hide records that stay. It can't be withdrawn: that would be a delete. Of the segments it is the youngest, which a
+    retention policy keeps for longest, but not one that holds up ``next_seq``: a process that dies right after this leaves no
+    marker, and without one no seq may be used again. Where that leaves none, nothing is compacted, and a key is tried where
+    there is nothing.
+
+    Raises:
+        AccessDeniedError: it can't.
+    """
+    next_seq = listing.next_seq
+    spare = (each for each in reversed(listing.segments) if each.seq_end + 1 < next_seq or each.name in listing.indexes)
+    youngest = max(spare, key=attrgetter("created_at"), default=None)
+    container.delete_one(youngest.key if youngest else unused_key(f"{names.prefix}{EVENTS}".rstrip("/")))
+    return youngest and youngest.key
 
 
 def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[int, Listing]:

@@ -91,5 +91,6 @@ class TranscriptStore(Protocol):
             purge: remove the small markers that guard against compactions under way too; for when nothing else runs.
 
         Raises:
+            AccessDeniedError: deletes are refused (a permission is missing, a retention policy); nothing was written or hidden.
             PartialDeleteError: some objects are still there; calling again goes on.
         """

@@ -280,9 +280,9 @@ def test_tokens_that_stay_refused_are_an_access_error_after_one_renewal(
 
 def test_batches_carry_the_token_too(open_tls: OpenAzure, tls_server: TLSAzureServer) -> None:
     store = open_tls(credential=Tokens())
-    for number in range(2):
+    for number in range(3):
         store.append_segment(REF, number, number, "w", LINE)
-    assert store.delete(REF).deleted == 2
+    assert store.delete(REF).deleted == 3
     assert tls_server.requests("DELETE_MANY")[0].body.count(b"Bearer t1") == 2
 
 

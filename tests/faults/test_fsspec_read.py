@@ -322,15 +322,15 @@ def test_what_could_not_be_deleted_is_named_and_the_rest_is_gone(register: Regis
     keys = fill(store)
 
     def rm_file(self: Any, path: str) -> None:
-        if path == f"b/{keys[1]}":
+        if path == f"b/{keys[0]}":
             raise PermissionError(errno.EACCES, "denied")
         Buckets.rm_file(self, path)
 
     variant.rm_file = rm_file
     with pytest.raises(PartialDeleteError) as partial:
         store.delete(REF)
-    assert partial.value.failed == {keys[1]: "Permission denied"}
-    assert [segment.key for segment in store.list_segments(REF)] == [keys[1]]
+    assert partial.value.failed == {keys[0]: "Permission denied"}
+    assert [segment.key for segment in store.list_segments(REF)] == [keys[0]]
     variant.rm_file = Buckets.rm_file
     assert store.delete(REF).deleted == 1
 

@@ -17,10 +17,11 @@ NAMES = TranscriptKeys("", REF.prefix)
 
 
 class Delete:
-    """One call of delete: what was there when it began, and whether it may still take in what is appended."""
+    """One call of delete: what was there, whether it has a marker, and whether it may still take in what is appended."""
 
     def __init__(self, there: set[Record]) -> None:
         self.there = there
+        self.has_begun = False
         self.takes_in = True
 
 

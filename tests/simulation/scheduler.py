@@ -160,6 +160,9 @@ class ActorDriver(WrapperObjectStore):
         if self._actor.delete and key.startswith(f"{NAMES.prefix}events/deleted-"):
             self._actor.delete.takes_in = False
 
+        if self._actor.delete and key.startswith(f"{NAMES.prefix}events/deleting-"):
+            self._actor.delete.has_begun = True
+
         def store() -> str:
             version = self.inner.put(key, body, mode=mode, metadata=metadata)
             self._actor.facts.stored(key, body)
@@ -189,7 +192,7 @@ class ActorDriver(WrapperObjectStore):
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
         failed: dict[str, Exception] = {}
         for key in self._actor.random.sample(keys, len(keys)):
-            if self._actor.delete and not isinstance(NAMES.parse(key), MarkerKey):
+            if self._actor.delete and self._actor.delete.has_begun and not isinstance(NAMES.parse(key), MarkerKey):
                 self._actor.delete.takes_in = False
             try:
                 self._around("delete", key, lambda: self._remove(key))

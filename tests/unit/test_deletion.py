@@ -18,7 +18,7 @@ from unit.setups import (
     make,
 )
 
-from transcript_backends import PartialDeleteError, StoreUnavailableError, TranscriptRef
+from transcript_backends import AccessDeniedError, PartialDeleteError, StoreUnavailableError, TranscriptRef
 from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.memory import MemoryObjectStore
@@ -164,8 +164,8 @@ class StubbornObjectStore(WrapperObjectStore):
 def test_a_key_that_cant_be_deleted_is_named_and_the_next_call_finishes():
     setup = make(wrap=StubbornObjectStore)
     stubborn = setup.store._container.driver
-    key = append(setup.store, 0, 1)
-    append(setup.store, 2, 3)
+    append(setup.store, 0, 1)
+    key = append(setup.store, 2, 3)
     stubborn.refused = frozenset([key])
     with pytest.raises(PartialDeleteError, match=rf"1 of 2 objects .*{key}: .*call delete again to finish") as caught:
         setup.store.delete(REF)
@@ -216,6 +216,59 @@ def test_a_delete_broken_off_anywhere_is_finished_by_the_next(operation, request
     assert any(each.startswith("deleted-") for each in left(setup))
 
 
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        ([f"{EVENTS}0-1-w.jsonl", f"{EVENTS}2-3-w.jsonl", f"{EVENTS}4-5-w.jsonl"], f"{EVENTS}2-3-w.jsonl"),
+        ([f"{EVENTS}2-3-w.jsonl", f"{EVENTS}0-1-w.jsonl", f"{EVENTS}4-5-w.jsonl"], f"{EVENTS}0-1-w.jsonl"),
+        ([f"{EVENTS}2-3-v.jsonl", f"{EVENTS}2-3-w.jsonl"], f"{EVENTS}.probe-"),
+        ([index(0), compacted(0)], compacted(0)),
+        ([f"{EVENTS}0-1-w.jsonl"], f"{EVENTS}.probe-"),
+        ([PAYLOAD], f"{EVENTS}.probe-"),
+        ([f"{EVENTS}deleting-3"], f"{EVENTS}.probe-"),
+    ],
+)
+def test_the_youngest_object_that_holds_up_no_seq_is_deleted_before_anything_is_written(names, first):
+    now = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=now))
+    for name in names:
+        setup.put(name, b"{}")
+        now.go_on(minutes=1)
+    hook = HookedObjectStore(setup.store._container.driver)
+    broken = ObjectTranscriptStore(Container(hook))
+    hook.before("put", crash)
+    with pytest.raises(Crash):
+        broken.delete(REF)
+    operation, key = setup.driver.requests[-1]
+    assert (operation, key[: len(first)]) == ("delete_many", first)
+    assert setup.keys() == sorted(set(names) - {first})
+    now.go_on(hours=2)
+    setup.store.delete(REF, purge=True)
+    assert setup.keys() == []
+
+
+@pytest.mark.parametrize(("segments", "batches"), [(1, 2), (2, 2), (1000, 2), (1001, 2), (1002, 3)])
+def test_a_delete_is_three_listings_two_puts_and_one_batch_more_than_there_are_thousands(segments, batches):
+    setup = make(memory=MemoryObjectStore("m", page_size=5000))
+    for seq in range(segments):
+        setup.put(f"{EVENTS}{seq}-{seq}-w.jsonl", b"{}\n")
+    assert setup.store.delete(REF) == (segments, 1)
+    assert setup.driver.counts == {"list_page": 3, "put": 2, "delete_many": batches}
+
+
+def test_nothing_of_a_delete_that_was_refused_is_finished_by_somebody_who_may():
+    now = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=now))
+    append(setup.store, 0, 1)
+    faulty = FaultyObjectStore(setup.memory)
+    faulty.fail("delete_many", Meaning.DENIED)
+    with pytest.raises(AccessDeniedError, match=r"could not delete .*\.probe-"):
+        ObjectTranscriptStore(Container(faulty)).delete(REF)
+    now.go_on(hours=2)
+    assert setup.store.verify(REF, repair=True)[3:] == ([], [])
+    assert len(list(setup.store.records(REF))) == 2
+
+
 # --- others at work ---------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +283,7 @@ def test_what_is_appended_during_a_delete_is_whole_or_gone_and_never_half(operat
     assert [each.seq for each in setup.store.records(REF)] in ([], [5, 6, 7, 8])
 
 
-@pytest.mark.parametrize("request_", [("delete_many", "s1/"), ("put", "deleted-")])
+@pytest.mark.parametrize("request_", [("delete_many", ".jsonl"), ("put", "deleted-")])
 def test_what_is_appended_after_the_delete_began_to_remove_stays(request_):
     setup, hook = hooked()
     other = make(memory=setup.memory)
@@ -257,7 +310,7 @@ def test_a_segment_written_again_under_its_key_during_the_delete_is_named():
 def test_what_a_compaction_of_before_writes_during_the_delete_is_removed():
     setup, hook = hooked()
     append(setup.store, 0, 1)
-    hook.before("delete_many", lambda: [setup.put(each, lines([0, 1])) for each in (index(0), compacted(0))])
+    hook.before("delete_many", lambda: [setup.put(each, lines([0, 1])) for each in (index(0), compacted(0))], key=".jsonl")
     assert setup.store.delete(REF) == (1, 1)
     assert left(setup) == marks(1)
 
@@ -292,7 +345,7 @@ def test_two_deletes_at_once_share_no_marker_and_leave_nothing(operation, after,
         if each.operation == "put" and "deleting-" in each.key
     ]
     numbers = [each.generation for each in results if each.deleted]
-    assert len(set(numbers)) == len(numbers) <= len(puts)
+    assert len(set(numbers)) == len(numbers) <= len(puts) or purges[1]  # whose numbers are used again
     assert all(f"deleted-{mark.partition('-')[2]}" in left(setup) for mark in left(setup))
     if not any(purges):
         assert set(marks(max(each.generation for each in results))) <= set(left(setup))
@@ -357,7 +410,7 @@ def test_the_marker_of_a_delete_that_died_is_not_taken_for_ones_own():
     append(setup.store, 0, 1)
 
     def start_and_die():
-        death.before("delete_many", lambda: 1 / 0)
+        death.before("delete_many", lambda: 1 / 0, key=".jsonl")
         with pytest.raises(ZeroDivisionError):
             other.store.delete(REF)
 
@@ -398,7 +451,7 @@ def test_a_marker_left_by_a_dead_delete_is_removed_though_nothing_else_is_there(
 def test_a_delete_whose_marker_has_vanished_asks_to_be_called_again():
     setup, hook = hooked()
     append(setup.store, 0, 1)
-    hook.before("delete_many", lambda: setup.memory.delete_many([f"{EVENTS}deleting-1"]))
+    hook.before("delete_many", lambda: setup.memory.delete_many([f"{EVENTS}deleting-1"]), key=".jsonl")
     with pytest.raises(PartialDeleteError, match="marker may have been taken for abandoned; call delete again"):
         setup.store.delete(REF)
     assert setup.store.delete(REF).deleted == 0

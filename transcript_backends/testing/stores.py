@@ -496,9 +496,6 @@ class StoreContract(Racing):
     def objects(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> list[str]:
         return sorted(each.key for each in store._container.list(store._names(ref).prefix))
 
-    @pytest.mark.xfail(
-        strict=True, reason="the marker of a delete is written before it is known whether anything can be deleted"
-    )
     @pytest.mark.parametrize("refusal", REFUSALS)
     def test_a_delete_that_is_refused_hides_nothing_and_writes_nothing(
         self, store: ObjectTranscriptStore, ref: TranscriptRef, refusal: str
