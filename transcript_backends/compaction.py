@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain, pairwise
 from typing import BinaryIO, NamedTuple, cast
@@ -91,6 +91,7 @@ class _Compactor:
         self._merged: list[str] = []
         self._written = 0
         self._unsettled: dict[str, _Merge] = {}  # what was written since the last look, by key
+        self._versions: dict[str, str] = {}  # of what was read since then, by key: nothing else is deleted
 
     def run(self, current: list[SegmentInfo], policy: CompactionPolicy) -> CompactionResult:
         """Merge what the policy says of the segments given, which are replaced in their list as they are merged."""
@@ -135,7 +136,9 @@ class _Compactor:
         Not of those that were never written: their compactor may have been asleep, and write them yet.
         """
         dead = {each.name: each.key for each in listing.dead if (each.generation or 0) < listing.generation}
-        self._remove([*dead.values(), *(info.key for name, info in listing.indexes.items() if name in dead)])
+        versions = {key: listing.versions[key] for key in dead.values()}
+        versions.update((info.key, info.version) for name, info in listing.indexes.items() if name in dead)
+        self._remove(versions)
         now = self._container.server_time()
         without_segment = listing.indexes_without_segment
         merged_further = self._indexes.merged_further(listing) if without_segment else {}
@@ -151,7 +154,7 @@ class _Compactor:
         if old:  # a segment may have come back meanwhile, by a put that landed late or by another compactor
             again = list_once(self._container, self._names)
             still = {name for name in again.indexes_without_segment if again.indexes[name] == old.get(name)}
-            self._remove([info.key for name, info in old.items() if name in still])
+            self._remove({info.key: info.version for name, info in old.items() if name in still})
 
     def _finish(self, listing: Listing) -> list[SegmentInfo]:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""
@@ -166,7 +169,7 @@ class _Compactor:
             if again.generation != listing.generation:  # deleted meanwhile, and these may have been written anew
                 return []
             unchanged = set(again.segments)
-            self._remove([each.key for each in segments if each.key in doomed and each in unchanged])
+            self._remove_read(each.key for each in segments if each.key in doomed and each in unchanged)
         return [each for each in segments if each.key not in doomed]
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
@@ -220,8 +223,13 @@ class _Compactor:
             raise errors.CorruptSegmentError(f"{segment.key!r} is damaged: {whole.fault}")
         return whole.body
 
-    def _remove(self, doomed: Sequence[str]) -> None:
-        """Delete objects; what can't be deleted is reported, and merged no more."""
+    def _remove_read(self, doomed: Iterable[str]) -> None:
+        """Delete segments as they were read."""
+        self._remove({key: self._versions.get(key, "") for key in doomed})
+        self._versions.clear()
+
+    def _remove(self, doomed: Mapping[str, str]) -> None:
+        """Delete objects, versions by key; what can't be deleted is reported, and merged no more."""
         failed = self._container.delete(doomed)
         self.removed += (key for key in doomed if key not in failed)
         self.left.update((key, f"it is merged, and could not be deleted: {reason}") for key, reason in failed.items())
@@ -285,7 +293,9 @@ class _Compactor:
         """A segment, compared with its index, or with what it was stored with. Called in threads, when indexes are fetched."""
         index = self._indexes.get(segment.name) if segment.generation is not None else None
         expected = index.sha256 if index is not None else ""
-        return self._container.read(segment.key, size=segment.size, expected=expected, is_moved=True)
+        whole = self._container.read(segment.key, size=segment.size, expected=expected, is_moved=True)
+        self._versions[segment.key] = whole.version
+        return whole
 
     def _fault_in_lines(self, segment: SegmentInfo, body: bytes) -> str:
         if segment.generation is None:
@@ -352,8 +362,8 @@ class _Compactor:
     def _remove_sources(self, again: Listing, merges: Mapping[str, _Merge]) -> None:
         # One that has changed since it was read was removed and written anew: it is another.
         unchanged = set(again.segments)
-        self._remove(
-            [each.key for key, merge in merges.items() for each in merge.sources if each.key != key and each in unchanged]
+        self._remove_read(
+            each.key for key, merge in merges.items() for each in merge.sources if each.key != key and each in unchanged
         )
 
 

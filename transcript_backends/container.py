@@ -10,7 +10,7 @@ import io
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +20,16 @@ from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeVar, cast
 
 from transcript_backends import errors
 from transcript_backends.clock import Clock, SystemClock
-from transcript_backends.drivers.driver import Body, Failure, IfMatch, Meaning, ObjectInfo, ObjectStore, PutMode
+from transcript_backends.drivers.driver import (
+    Body,
+    Failure,
+    IfMatch,
+    Meaning,
+    ObjectInfo,
+    ObjectStore,
+    PutMode,
+    delete_versions,
+)
 from transcript_backends.forks import tell_after_fork
 from transcript_backends.hashing import sha256
 from transcript_backends.slots import Slots
@@ -86,11 +95,13 @@ class Whole(NamedTuple):
         body: its bytes.
         sha256: of them, hexadecimal.
         fault: how they are not what was stored; empty where nothing says so.
+        version: of the object.
     """
 
     body: bytes
     sha256: str
     fault: str
+    version: str
 
 
 class Recent(Generic[_T]):
@@ -453,17 +464,18 @@ class Container:
 
     def _read(self, key: str, size: int | None, expected: str, is_moved: bool) -> Whole:
         body, received = self._receive(key)
+        version = received.info.version
         digest = sha256(body)
         size = received.info.size if size is None else size
         if len(body) != size:
-            return Whole(body, digest, f"{len(body)} bytes came of {size}")
+            return Whole(body, digest, f"{len(body)} bytes came of {size}", version)
         if expected and digest != expected:
-            return Whole(body, digest, f"its sha256 is {digest}, and should be {expected}")
+            return Whole(body, digest, f"its sha256 is {digest}, and should be {expected}", version)
         metadata = received.metadata
         if metadata is None and is_moved and not expected:
             metadata = self._call("look at", key, lambda: self.driver.head(key)).metadata
         stored = (metadata or {}).get(_SHA256, digest)
-        return Whole(body, digest, "" if stored == digest else f"its sha256 is {digest}, it was stored with {stored}")
+        return Whole(body, digest, "" if stored == digest else f"its sha256 is {digest}, it was stored with {stored}", version)
 
     def _receive(self, key: str) -> tuple[bytes, Body]:
         """The bytes that come of an object; those of a large one in pieces, so that a lost connection costs but one of them."""
@@ -520,15 +532,20 @@ class Container:
 
     # --- delete -------------------------------------------------------------------------------------------------------
 
-    def delete(self, keys: Iterable[str]) -> dict[str, str]:
-        """Delete objects in batches; gives the keys that could not be deleted, with the reason. Absent keys are fine."""
+    def delete(self, doomed: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+        """Delete objects in batches; gives the keys that could not be deleted, with the reason. Absent keys are fine.
+
+        A mapping is of versions by key: where the driver can, only those are deleted, and another one stays and is fine too. An
+        empty version is any.
+        """
         failed: dict[str, str] = {}
-        remaining = iter(keys)
+        versions = doomed if isinstance(doomed, Mapping) else {}
+        remaining = iter(doomed)
         while batch := list(islice(remaining, self.driver.capabilities.delete_batch)):
             tries = _Tries(self, "delete", batch[0])
             while batch:
                 asked = batch
-                outcome = self._call("delete", asked[0], lambda: self.driver.delete_many(asked))
+                outcome = self._call("delete", asked[0], lambda: self._delete_batch(asked, versions))
                 failures = {key: self._classify(error) for key, error in outcome.items()}
                 again = {key: failure for key, failure in failures.items() if failure.meaning is Meaning.TRY_AGAIN}
                 if again and not tries.again(next(iter(again.values()))):
@@ -541,8 +558,12 @@ class Container:
                 )
         return failed
 
-    def delete_one(self, key: str) -> None:
-        """Delete an object; an absent one is fine.
+    def _delete_batch(self, keys: Sequence[str], versions: Mapping[str, str]) -> Mapping[str, Exception]:
+        named = {key: version for key in keys if (version := versions.get(key))}
+        return delete_versions(self.driver, keys, named)
+
+    def delete_one(self, key: str, version: str = "") -> None:
+        """Delete an object, of a version as `delete` does; an absent one is fine.
 
         Raises:
             AccessDeniedError: it may not be deleted.
@@ -550,7 +571,7 @@ class Container:
         """
 
         def delete() -> None:
-            for error in self.driver.delete_many([key]).values():
+            for error in self._delete_batch([key], {key: version}).values():
                 raise error
 
         with contextlib.suppress(errors.SegmentNotFoundError):

@@ -247,7 +247,7 @@ class _Copy:
         """
         index = self._plan.indexes.get(segment.name)
         expected = index.sha256 if index is not None else ""
-        body, _, fault = self._source.container.read(segment.key, size=segment.size, expected=expected, is_moved=True)
+        body, _, fault, _ = self._source.container.read(segment.key, size=segment.size, expected=expected, is_moved=True)
         if fault:
             raise CorruptSegmentError(f"{segment.key!r} of {self._source} is damaged: {fault}; it was not copied")
         if segment.key in self._missing:
@@ -289,7 +289,7 @@ class _Copy:
 
     def _copy_payload(self, sha256: str) -> None:
         key = self._source.names.payload(sha256)
-        body, _, fault = self._source.container.read(key, expected=sha256)
+        body, _, fault, _ = self._source.container.read(key, expected=sha256)
         if fault:
             raise CorruptSegmentError(f"{key!r} is not what its name says; put the original in its place, or remove it")
         self._destination.container.create(self._destination.names.payload(sha256), body)

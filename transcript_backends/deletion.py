@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from datetime import timedelta
 from operator import attrgetter
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from transcript_backends import errors
 from transcript_backends.container import Container, unused_key
 from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.keys import EVENTS, SegmentName, TranscriptKeys
-from transcript_backends.listing import Listing, SegmentInfo, stable_listing
+from transcript_backends.listing import Listing, Marker, SegmentInfo, stable_listing
 
 _ABANDONED = timedelta(hours=1)  # after this long by the server's clock a marker's owner counts as dead
 _PATIENCE_SECONDS = 50 * 60  # a delete that takes longer can no longer rely on its own marker
@@ -37,9 +38,9 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
         PartialDeleteError: something is still there; calling again finishes the work.
     """
     began = container.clock.monotonic()
-    before = stable_listing(container, names, payloads=True)
+    before = _list(container, names)
     if not _content(before) and not before.unfinished:
-        _remove(container, [each.info.key for each in before.markers] if purge else [])
+        _remove(container, before.markers if purge else [])
         return DeleteResult(0, before.generation)
     first = _delete_first(container, names, before)
     number, standing = _claim(container, names, before.generation + 1)
@@ -48,11 +49,11 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     total = len(doomed) + (first is not None and first not in doomed)
     failed = container.delete(doomed)
 
-    after = stable_listing(container, names, payloads=True)
+    after = _list(container, names)
     rewritten = set(after.payloads) - set(standing.payloads)  # by what is appended meanwhile; nothing else has its key again
-    remaining = set(_content(after)) - {each.key for each in rewritten}
+    remaining = _content(after).keys() - {each.key for each in rewritten}
     failed.update((key, "written again while it was being deleted") for key in doomed if key in remaining and key not in failed)
-    overtaken = [key for key in _older_than(after, number) if key not in failed]
+    overtaken = {key: version for key, version in _older_than(after, number).items() if key not in failed}
     failed.update(container.delete(overtaken))
     if failed:
         raise errors.PartialDeleteError(
@@ -70,13 +71,13 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
         container.create(names.deleted(number), b"")
     # Our own stays, even now: a listing that shows neither of our two, come too early for one and too late for the other,
     # would take what it shows for that of the life before.
-    finished = {each.number: each.info.key for each in after.markers if each.done and (purge or each.number < number)}
+    finished = {each.number: each for each in after.markers if each.done and (purge or each.number < number)}
     others = [each for each in after.markers if not each.done and each.number != number]
     dead = [each for each in after.unfinished if own.info.created_at - each.info.created_at > _ABANDONED]
-    _remove(container, [each.info.key for each in others if each.number in finished or each in dead])
+    _remove(container, [each for each in others if each.number in finished or each in dead])
     _remove(container, list(finished.values()))  # later, or it would leave one that looks like that of a delete at work
     if purge:
-        _remove(container, [own.info.key])  # last: until then nobody compacts
+        _remove(container, [own])  # last: until then nobody compacts
     return DeleteResult(total, number)
 
 
@@ -85,7 +86,7 @@ def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tup
 
     Gives the keys removed, and key -> reason of those that could not be.
     """
-    listing = stable_listing(container, names, payloads=True)
+    listing = _list(container, names)
     now = container.server_time()
     abandoned = [each for each in listing.unfinished if now and now - each.info.created_at > _ABANDONED]
     if not abandoned:
@@ -93,12 +94,12 @@ def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tup
     latest = max(abandoned, key=lambda each: each.number)
     old = [each for each in _objects(listing) if each.created_at < latest.info.created_at]
     kept = set(listing.payloads if set(listing.segments).difference(old) else ())  # what came later may refer to any of them
-    doomed = [each.key for each in old if each not in kept]
+    doomed = _versions(listing, (each for each in old if each not in kept))
     failed = container.delete(doomed)
     if not failed:
         container.create(names.deleted(latest.number), b"")
-        others = [each.info.key for each in abandoned if each is not latest]
-        doomed += others
+        others = {each.info.key: each.info.version for each in abandoned if each is not latest}
+        doomed.update(others)
         failed = container.delete(others)
     return [key for key in doomed if key not in failed], failed
 
@@ -118,8 +119,11 @@ def _delete_first(container: Container, names: TranscriptKeys, listing: Listing)
     next_seq = listing.next_seq
     spare = (each for each in reversed(listing.segments) if each.seq_end + 1 < next_seq or each.name in listing.indexes)
     youngest = max(spare, key=attrgetter("created_at"), default=None)
-    container.delete_one(youngest.key if youngest else unused_key(f"{names.prefix}{EVENTS}".rstrip("/")))
-    return youngest and youngest.key
+    if youngest is None:
+        container.delete_one(unused_key(f"{names.prefix}{EVENTS}".rstrip("/")))
+        return None
+    container.delete_one(youngest.key, listing.versions.get(youngest.key, ""))
+    return youngest.key
 
 
 def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[int, Listing]:
@@ -131,10 +135,12 @@ def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[in
         except errors.SegmentConflictError:
             number += 1
             continue
-        standing = stable_listing(container, names, payloads=True)
+        standing = _list(container, names)
         if not any(each.done and each.number >= number for each in standing.markers):
             return number, standing
-        _remove(container, [names.deleting(number)])  # another delete has used and finished this number since
+        _remove(
+            container, [each for each in standing.markers if not each.done and each.number == number]
+        )  # another delete has used and finished this number since
         number = standing.generation + 1
 
 
@@ -143,23 +149,32 @@ def _objects(listing: Listing) -> list[SegmentInfo | ObjectInfo]:
     return [*listing.segments, *listing.dead, *listing.indexes.values(), *listing.payloads]
 
 
-def _content(listing: Listing) -> list[str]:
-    return [each.key for each in _objects(listing)]
+def _versions(listing: Listing, objects: Iterable[SegmentInfo | ObjectInfo]) -> dict[str, str]:
+    """The versions of some objects of a listing, by key."""
+    return {each.key: each.version if isinstance(each, ObjectInfo) else listing.versions.get(each.key, "") for each in objects}
 
 
-def _older_than(listing: Listing, number: int) -> list[str]:
+def _content(listing: Listing) -> dict[str, str]:
+    return _versions(listing, _objects(listing))
+
+
+def _older_than(listing: Listing, number: int) -> dict[str, str]:
     """Compacted segments and indexes that a compaction begun before this delete has put there since."""
-    return [
-        *(segment.key for segment in listing.dead if _is_older(segment.name, number)),
-        *(info.key for name, info in listing.indexes.items() if _is_older(name, number)),
-    ]
+    segments = (segment for segment in listing.dead if _is_older(segment.name, number))
+    indexes = (info for name, info in listing.indexes.items() if _is_older(name, number))
+    return _versions(listing, [*segments, *indexes])
 
 
 def _is_older(name: SegmentName, number: int) -> bool:
     return name.generation is not None and name.generation < number
 
 
-def _remove(container: Container, keys: list[str]) -> None:
-    failed = container.delete(keys)
+def _list(container: Container, names: TranscriptKeys) -> Listing:
+    """Everything, with the versions of all where they are of use: there may be very many."""
+    return stable_listing(container, names, payloads=True, versioned=container.driver.capabilities.conditional_delete)
+
+
+def _remove(container: Container, markers: Iterable[Marker]) -> None:
+    failed = container.delete({each.info.key: each.info.version for each in markers})
     if failed:
         raise errors.PartialDeleteError(f"deletion markers could not be removed: {failed}; call delete again", failed)

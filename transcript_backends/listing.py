@@ -70,6 +70,7 @@ class Listing:
         names: of the transcript.
         objects: what was listed.
         only: the keys of the segments to keep, of those nobody merged; None for all. The rest is always kept.
+        versioned: whether to keep the versions of those nobody merged.
 
     Attributes:
         segments: what is alive, by (seq_start, seq_end, writer_id, key).
@@ -78,26 +79,38 @@ class Listing:
         indexes: the segment indexes, by the name of their segment.
         payloads: offloaded payloads.
         markers: deletion markers.
+        versions: of segments, by key; of those nobody merged only where asked for, since there may be very many.
         foreign: how many objects are somebody else's.
         generation: the highest number among the markers, 0 without any.
     """
 
-    def __init__(self, names: TranscriptKeys, objects: Iterable[ObjectInfo], only: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        names: TranscriptKeys,
+        objects: Iterable[ObjectInfo],
+        only: Collection[str] | None = None,
+        *,
+        versioned: bool = False,
+    ) -> None:
         found: list[SegmentInfo] = []
         unmerged: list[SegmentInfo] = []
         segment: SegmentInfo | None = None
         self.indexes: dict[SegmentName, ObjectInfo] = {}
         self.payloads: list[ObjectInfo] = []
         self.markers: list[Marker] = []
+        self.versions: dict[str, str] = {}
         self.foreign = 0
         for info in objects:
             parsed = names.parse(info.key)
             if isinstance(parsed, SegmentName):  # a match statement takes four times as long
                 if keys.generation_of(parsed.writer_id) is not None:
                     found.append(SegmentInfo(info.key, *parsed, info.created_at, info.size))
+                    self.versions[info.key] = info.version
                 elif only is None or info.key in only:
                     segment = _segment(info, parsed, segment)
                     unmerged.append(segment)
+                    if versioned:
+                        self.versions[info.key] = info.version
             elif isinstance(parsed, IndexKey):
                 self.indexes[parsed.segment] = info
             elif isinstance(parsed, MarkerKey):
@@ -228,7 +241,7 @@ class Indexes:
         return index
 
     def _read(self, name: SegmentName, key: str) -> tuple[SegmentIndex, int]:
-        stored, _, fault = self._container.read(key)
+        stored, _, fault, _ = self._container.read(key)
         if fault:
             raise errors.CorruptSegmentError(f"{key!r} is damaged: {fault}; remove it")
         index = SegmentIndex.parse(stored, key)
@@ -289,7 +302,12 @@ def _overlapping(segments: Sequence[SegmentInfo]) -> Iterator[SegmentInfo]:
 
 
 def list_once(
-    container: Container, names: TranscriptKeys, *, payloads: bool = False, only: Collection[str] | None = None
+    container: Container,
+    names: TranscriptKeys,
+    *,
+    payloads: bool = False,
+    only: Collection[str] | None = None,
+    versioned: bool = False,
 ) -> Listing:
     """List ``events/`` and ``index/``, and the payloads where they are asked for; may have been torn."""
     able = container.driver.capabilities
@@ -297,11 +315,11 @@ def list_once(
         # Payloads sort last and may be many: they are left out. Nothing of ours sorts before events/, so no start is given:
         # servers have answered one with nothing at all.
         objects = _until(container.list(names.prefix), None if payloads else names.prefix + keys.PAYLOADS)
-        listing = Listing(names, objects, only)
+        listing = Listing(names, objects, only, versioned=versioned)
         if container.driver.capabilities.one_pass:  # which only the answers may tell
             return listing
     parts = (keys.EVENTS, keys.INDEX, *([keys.PAYLOADS] if payloads else []))  # in this order, which proves so much
-    return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts), only)
+    return Listing(names, chain.from_iterable(container.list(names.prefix + each) for each in parts), only, versioned=versioned)
 
 
 def stable_listing(
@@ -311,6 +329,7 @@ def stable_listing(
     *,
     payloads: bool = False,
     only: Collection[str] | None = None,
+    versioned: bool = False,
 ) -> Listing:
     """A listing from which nothing is missing that was there all the time it took, save what `Listing` drops by ``only``.
 
@@ -320,7 +339,7 @@ def stable_listing(
         StoreUnavailableError: compactions spoiled one listing after the other.
     """
     for _ in range(_PATIENCE):
-        listing = list_once(container, names, payloads=payloads, only=only)
+        listing = list_once(container, names, payloads=payloads, only=only, versioned=versioned)
         if not listing.orphans or _explained(container, names, listing, indexes or Indexes(container, names)):
             return listing
     raise errors.StoreUnavailableError(f"{names.prefix!r} is being compacted faster than it can be listed; try again")

@@ -153,7 +153,7 @@ def read_payload(container: Container, names: TranscriptKeys, reference: Referen
         CorruptSegmentError: it is not what its name says.
     """
     key = names.payload(reference.sha256)
-    payload, digest, fault = container.read(key, expected=reference.sha256)
+    payload, digest, fault, _ = container.read(key, expected=reference.sha256)
     if fault:
         raise CorruptSegmentError(f"payload {key!r} is damaged: it is {len(payload)} bytes with the sha256 {digest}")
     return payload

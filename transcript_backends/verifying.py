@@ -156,7 +156,7 @@ def _check(container: Container, segment: SegmentInfo, indexes: Indexes) -> tupl
 
 
 def _faults(segment: SegmentInfo, whole: Whole, index: SegmentIndex | None) -> Iterator[Problem]:
-    body, digest, fault = whole
+    body, digest, fault, _ = whole
     if index is not None and index.sha256 != digest:
         yield Problem("wrong hash", segment.key, f"its sha256 is {digest}, its index says {index.sha256}")
         return

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from email.utils import format_datetime
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import pytest
 from faults.engines import check_engine
@@ -205,6 +205,8 @@ class GCSDialect:
     def _delete(self, request: Request) -> Reply:
         if missing := self._missing(request):
             return missing
+        if request.query.get("ifGenerationMatch", self.objects[request.key].generation) != self.objects[request.key].generation:
+            return self.error(412, "conditionNotMet")
         del self.objects[request.key]
         return Reply(204)
 
@@ -212,7 +214,8 @@ class GCSDialect:
         answers = []
         for part in _multipart(request):
             _, path, _ = str(part.get_payload()).split(" ", 2)
-            inner = Request("DELETE", unquote(path.partition("?")[0]), {}, {}, b"", 0)
+            name, _, query = path.partition("?")
+            inner = Request("DELETE", unquote(name), dict(parse_qsl(query)), {}, b"", 0)
             self.name(inner)
             if inner.key == left_out:
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from faults.gcs_server import (  # noqa: F401 - fixtures
     GCSServer,
@@ -22,6 +24,7 @@ from transcript_backends import (
     TranscriptRef,
     UnexpectedResponseError,
 )
+from transcript_backends.drivers.gcs import GCSObjectStore
 
 
 @pytest.fixture
@@ -87,6 +90,29 @@ def test_an_answer_cut_short_leaves_no_key_unaccounted_for(
     server.next("DELETE_MANY", truncated(200))
     assert store.delete(REF).deleted == 3
     assert store.list_segments(REF) == []
+
+
+@pytest.mark.parametrize("batches", [True, False])
+def test_only_the_generation_named_is_deleted(
+    store: ObjectTranscriptStore, server: GCSServer, keys: list[str], batches: bool
+) -> None:
+    if not batches:
+        server.always("DELETE_MANY", reply(501, "notImplemented"))
+    driver = store._container.driver
+    assert isinstance(driver, GCSObjectStore)
+    versions = {info.key: info.version for info in driver.list_page("p/").objects}
+    driver.delete_many(keys[:1])
+    store.append_segment(REF, 0, 0, "w", b"{}\n")
+    for _ in range(2):  # the second time all but the first are absent
+        assert driver.delete_many(keys, versions={key: versions[key] for key in keys[:2]}) == {}
+        assert [each.key for each in store.list_segments(REF)] == keys[:1]
+
+
+def test_generations_are_named_to_google_alone(server: GCSServer) -> None:
+    """Emulators ignore them."""
+    client: Any = object()
+    for endpoint, can in (("https://storage.googleapis.com", True), (server.url, False)):
+        assert GCSObjectStore(client, "b", endpoint=endpoint).capabilities.conditional_delete is can
 
 
 def test_many_keys_go_a_hundred_to_a_batch(store: ObjectTranscriptStore, server: GCSServer) -> None:

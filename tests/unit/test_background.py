@@ -76,7 +76,7 @@ def test_by_default_it_goes_over_the_listing_with_the_policy_given():
         append(setup.store, seq, seq)
     removed = threading.Event()
     real = setup.driver.delete_many
-    setup.driver.delete_many = lambda keys: (real(keys), removed.set())[0]
+    setup.driver.delete_many = lambda keys, **versions: (real(keys, **versions), removed.set())[0]
     with setup.store.compactor(CompactionPolicy(full=True)):
         assert removed.wait(PATIENCE)
     assert len(setup.store.list_segments(REF)) == 1

@@ -448,9 +448,9 @@ class StubbornObjectStore(WrapperObjectStore):
 
     refused = frozenset()
 
-    def delete_many(self, keys):
+    def delete_many(self, keys, *, versions=None):
         if allowed := [key for key in keys if key not in self.refused]:
-            super().delete_many(allowed)
+            super().delete_many(allowed, versions=versions)
         return {key: InjectedError(Meaning.DENIED) for key in keys if key in self.refused}
 
     def classify(self, error):

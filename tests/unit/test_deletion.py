@@ -152,9 +152,9 @@ class StubbornObjectStore(WrapperObjectStore):
 
     refused: frozenset[str] = frozenset()
 
-    def delete_many(self, keys):
+    def delete_many(self, keys, *, versions=None):
         if allowed := [key for key in keys if key not in self.refused]:
-            self.inner.delete_many(allowed)
+            self.inner.delete_many(allowed, versions=versions)
         return {key: InjectedError(Meaning.DENIED) for key in keys if key in self.refused}
 
     def classify(self, error):

@@ -75,7 +75,6 @@ def die_before_removing(driver):
         compact(ObjectTranscriptStore(Container(dying)))
 
 
-@pytest.mark.xfail(strict=True, reason="deletes are unconditional: what was written since is deleted as well")
 @pytest.mark.parametrize("dies", [False, True])
 @pytest.mark.parametrize(
     ("call", "is_left_over"),
@@ -97,7 +96,6 @@ def test_a_late_delete_removes_nothing_of_the_next_life(driver, store, late, cal
     assert records(store) == [0, 1, 2, 3]
 
 
-@pytest.mark.xfail(strict=True, reason="deletes are unconditional: what was written since is deleted as well")
 def test_a_late_delete_of_one_that_died_removes_nothing_that_was_written_since():
     now = ServerClock()
     setup = make(memory=MemoryObjectStore("m", now=now))
@@ -113,7 +111,6 @@ def test_a_late_delete_of_one_that_died_removes_nothing_that_was_written_since()
     assert records(setup.store) == [0, 1, 2, 3]
 
 
-@pytest.mark.xfail(strict=True, reason="deletes are unconditional: what was written since is deleted as well")
 def test_a_source_that_was_written_again_since_it_was_read_is_not_removed():
     setup = make(memory=MemoryObjectStore("m", now=ServerClock()))  # by size and time it is the same
     keys = fill(setup.store)

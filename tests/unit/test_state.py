@@ -700,7 +700,7 @@ def test_what_could_not_be_deleted_is_named_and_goes_when_it_is_asked_again(memo
     others.save("u", "s", "l", 1)
 
     class Holding(FaultyObjectStore):
-        def delete_many(self, keys):
+        def delete_many(self, keys, *, versions=None):
             self.inner.delete_many([key for key in keys if key != KEY])
             return {key: InjectedError(Meaning.DENIED) for key in keys if key == KEY}
 

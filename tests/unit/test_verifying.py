@@ -277,7 +277,7 @@ def test_what_can_not_be_removed_is_reported():
     clock.go_on(hours=-1)
     source, body = next(iter(bodies.items()))
     setup.put(source, body)
-    memory.delete_many = lambda keys: {key: KeyError("held") if key != source else _denied() for key in keys}
+    memory.delete_many = lambda keys, **_: {key: KeyError("held") if key != source else _denied() for key in keys}
     memory.classify = lambda error: error.failure if hasattr(error, "failure") else MemoryObjectStore.classify(memory, error)
     report = setup.store.verify(REF, repair=True)
     assert kinds(report) == ["not removed", "redundant segment"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -85,7 +86,9 @@ class AzureObjectStore:
         known = endpoint == f"https://{parts.netloc}" and _AZURE_HOST.fullmatch(parts.netloc) is not None
         # Keys are ASCII, in byte order; with a hierarchical namespace, directory by directory (azure-sdk-for-go#24210).
         # Which of the two an account has can't be told from outside, so listings never start in the middle.
-        self.capabilities = Capabilities(create_only="yes" if known else "probe", start_after=False, delete_batch=256)
+        self.capabilities = Capabilities(
+            create_only="yes" if known else "probe", start_after=False, delete_batch=256, conditional_delete=True
+        )
         self.location = f"az://{container}@{parts.netloc}" if known else f"az://{container}"
         self.details = "" if known else f"endpoint {endpoint}"
         # In a batch, the SDK names the account in the path for these hosts only.
@@ -93,9 +96,7 @@ class AzureObjectStore:
         self._write, self._read = write or {}, read or {}
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
-        condition: dict[str, Any] = {}
-        if isinstance(mode, IfMatch):
-            condition = {"etag": mode.version, "match_condition": MatchConditions.IfNotModified}
+        condition = _if_match(mode.version) if isinstance(mode, IfMatch) else {}
         blob = self._blob(key)
         answer = answers.send(
             lambda: blob.upload_blob(
@@ -148,10 +149,11 @@ class AzureObjectStore:
 
         return answers.page_of(answers.take(ask))
 
-    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
+        conditions = {key: _if_match(version) for key, version in (versions or {}).items()}
         if self._batch_delete and len(keys) > 1:
             try:
-                return self._delete_batch(keys)
+                return self._delete_batch(keys, conditions)
             except HttpResponseError as error:
                 if not answers.knows_no_batches(error):
                     raise
@@ -159,15 +161,16 @@ class AzureObjectStore:
         failed: dict[str, Exception] = {}
         for key in keys:
             try:
-                answers.send(self._blob(key).delete_blob)
+                answers.send(partial(self._blob(key).delete_blob, **conditions.get(key, {})))
             except answers.FAILURES as error:
                 if not answers.is_gone(error):
                     failed[key] = error
         return failed
 
-    def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+    def _delete_batch(self, keys: Sequence[str], conditions: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Exception]:
         container = self._shared.get()
-        return answers.failures_of(answers.take(lambda **hooks: container.delete_blobs(*keys, **hooks)), keys)
+        blobs: Any = [{"name": key, **conditions[key]} if key in conditions else key for key in keys]
+        return answers.failures_of(answers.take(lambda **hooks: container.delete_blobs(*blobs, **hooks)), keys)
 
     def _blob(self, key: str) -> BlobClient:
         return self._shared.get().get_blob_client(key)
@@ -180,6 +183,10 @@ class AzureObjectStore:
 
     def close(self) -> None:
         self._shared.close()
+
+
+def _if_match(version: str) -> dict[str, Any]:
+    return {"etag": version, "match_condition": MatchConditions.IfNotModified}
 
 
 # --- from a URL -------------------------------------------------------------------------------------------------------

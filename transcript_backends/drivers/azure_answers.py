@@ -166,8 +166,8 @@ def _code(error: HttpResponseError) -> str:
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether a deletion failed since there was nothing to delete."""
-    return isinstance(error, HttpResponseError) and _code(error) == "BlobNotFound"
+    """Whether a deletion failed since there was nothing to delete, or another version than the one to be deleted."""
+    return isinstance(error, HttpResponseError) and _code(error) in ("BlobNotFound", "ConditionNotMet")
 
 
 def knows_no_batches(error: HttpResponseError) -> bool:

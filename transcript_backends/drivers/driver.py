@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 
 class ObjectInfo(NamedTuple):
@@ -136,6 +136,7 @@ class Capabilities:
             where the names in a directory are read before what is below them.
         start_after: the hint of `ObjectStore.list_page` is followed, and pages come in byte order of their keys.
         delete_batch: how many keys one `ObjectStore.delete_many` takes.
+        conditional_delete: one version of an object can be deleted; the driver is a `VersionDeletingObjectStore`.
         concurrency: how many calls may be under way at once. Where a client works in Python, more threads only wait for one
             another, and keep an event loop waiting.
         parallel: how many of them one operation makes at once; 1 where a thread costs more than it saves.
@@ -146,6 +147,7 @@ class Capabilities:
     one_pass: bool = True
     start_after: bool = True
     delete_batch: int = 1000
+    conditional_delete: bool = False
     concurrency: int = 16
     parallel: int = 16
 
@@ -216,3 +218,26 @@ class ObjectStore(Protocol):
         """Fetch credentials anew; False where the driver has no way to."""
 
     def close(self) -> None: ...
+
+
+class VersionDeletingObjectStore(ObjectStore, Protocol):
+    """A driver whose capabilities include ``conditional_delete``.
+
+    Versions differ between any two writes of a key, also of equal content, and are spelled alike in listings, heads and bodies.
+    """
+
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
+        """Delete objects; returns the failures by key.
+
+        Args:
+            keys: of the objects.
+            versions: by key, the only version to delete; keys that are not in it are deleted whatever they hold. Another
+                version stays and is no failure, nor is an absent key.
+        """
+
+
+def delete_versions(driver: ObjectStore, keys: Sequence[str], versions: Mapping[str, str] | None) -> Mapping[str, Exception]:
+    """Delete objects, by version where versions are named and the driver can; returns the failures by key."""
+    if not versions or not driver.capabilities.conditional_delete:
+        return driver.delete_many(keys)
+    return cast("VersionDeletingObjectStore", driver).delete_many(keys, versions=versions)

@@ -132,7 +132,8 @@ class GCSObjectStore:
         self._batches = True
         self.location = f"gs://{bucket}"
         known = (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
-        self.capabilities = Capabilities(create_only="yes" if known else "probe", delete_batch=100)
+        # Emulators ignore the condition of a delete.
+        self.capabilities = Capabilities(create_only="yes" if known else "probe", delete_batch=100, conditional_delete=known)
         self.details = f"endpoint {endpoint}"
         self.identity = self.location if known else f"{self.location} endpoint {endpoint}"
 
@@ -193,10 +194,11 @@ class GCSObjectStore:
         found = [info for info in map(_info, told.get("items") or ()) if info.key != start_after]
         return Page(found, told.get("nextPageToken") or None, http_time(answer.headers.get("Date")))
 
-    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
+        queries = {key: {"ifGenerationMatch": version} for key, version in (versions or {}).items()}
         if self._batches:
             try:
-                return self._delete_batch(keys)
+                return self._delete_batch(keys, queries)
             except (_NotGCS, sdk.GoogleAPICallError) as error:
                 if isinstance(error, sdk.GoogleAPICallError) and error.code not in _NO_BATCHES:
                     raise
@@ -204,21 +206,26 @@ class GCSObjectStore:
         failed: dict[str, Exception] = {}
         for key in keys:
             try:
-                answer = self._send("DELETE", self._path(key))
+                answer = self._send("DELETE", self._path(key), queries.get(key))
                 if answer.status_code != 204:
                     _json(answer)  # emulators say 200 and null
-            except sdk.NotFound:
+            except (sdk.NotFound, sdk.PreconditionFailed):
                 continue
             except (_NotGCS, sdk.GoogleAPICallError, http.RequestException) as error:
                 failed[key] = error
         return failed
 
-    def _delete_batch(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+    def _delete_batch(self, keys: Sequence[str], queries: Mapping[str, Mapping[str, str]]) -> Mapping[str, Exception]:
         """Delete in one request. Its parts are told apart by their ids, and only their paths are given, as GCS asks for."""
-        boundary, query = os.urandom(16).hex(), f"?{urlencode(self._billed)}" if self._billed else ""
+        boundary = os.urandom(16).hex()
+
+        def path(key: str) -> str:
+            query = urlencode({**queries.get(key, {}), **self._billed})
+            return f"{self._path(key)}?{query}" if query else self._path(key)
+
         parts = "".join(
             f"--{boundary}\r\nContent-Type: application/http\r\nContent-ID: <{number}>\r\n\r\n"
-            f"DELETE {self._path(key)}{query} HTTP/1.1\r\n\r\n\r\n"
+            f"DELETE {path(key)} HTTP/1.1\r\n\r\n\r\n"
             for number, key in enumerate(keys)
         )
         headers = {"Content-Type": f"multipart/mixed; boundary={boundary}"}
@@ -231,7 +238,7 @@ class GCSObjectStore:
             absent |= status == 404
             if not status:
                 failed[key] = _NotGCS("a batch left this key out")
-            elif status // 100 != 2 and status != 404:
+            elif status // 100 != 2 and status not in (404, 412):  # gone, or of another generation
                 failed[key] = _refusal(status, content)
         if absent:
             self._need_bucket()

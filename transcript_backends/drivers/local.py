@@ -52,7 +52,7 @@ class LocalObjectStore:
     def __init__(self, directory: str) -> None:
         _make(directory)
         self.location = f"file://{directory}"
-        self.capabilities = Capabilities(one_pass=False, parallel=1)
+        self.capabilities = Capabilities(one_pass=False, parallel=1, conditional_delete=True)
         self._root = os.path.realpath(directory)
         self._walks = Walks(self._walk)
         self._plain: tuple[str, float] = "", 0.0  # a directory no link leads to, and when that was seen
@@ -127,7 +127,7 @@ class LocalObjectStore:
             _sweep(directory)
         self._settled.add(directory)
 
-    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
         failed: dict[str, Exception] = {}
         touched: set[str] = set()
         for key in keys:
@@ -135,6 +135,8 @@ class LocalObjectStore:
                 path = self._path(key)
                 directory = os.path.dirname(path)
                 with _locked(directory):
+                    if versions and key in versions and _version(os.lstat(path)) != versions[key]:
+                        continue
                     os.unlink(path)
                 touched.add(directory)
             except (FileNotFoundError, NotADirectoryError):

@@ -43,7 +43,7 @@ class MemoryObjectStore:
     ) -> None:
         self.location = f"memory://{name}"
         self.identity = self.location if name else f"{self.location} {os.urandom(16).hex()}"
-        self.capabilities = Capabilities()
+        self.capabilities = Capabilities(conditional_delete=True)
         self._page_size = page_size
         self._now = now
         self._objects: dict[str, _Object] = {}
@@ -76,10 +76,12 @@ class MemoryObjectStore:
             found = [self._objects[key].info for key in islice(keys, self._page_size)]
         return Page(found, found[-1].key if len(keys) > len(found) else None, self._now())
 
-    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
         with self._lock:
             for key in keys:
-                self._objects.pop(key, None)
+                present = self._objects.get(key)
+                if present and (versions or {}).get(key, present.info.version) == present.info.version:
+                    del self._objects[key]
         return {}
 
     def classify(self, error: Exception) -> Failure | None:

@@ -9,7 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from transcript_backends.clock import Clock, SystemClock
-from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, Meaning, ObjectStore, Page, PutMode
+from transcript_backends.drivers.driver import (
+    Body,
+    Capabilities,
+    Failure,
+    Head,
+    Meaning,
+    ObjectStore,
+    Page,
+    PutMode,
+    delete_versions,
+)
 
 _T = TypeVar("_T")
 
@@ -53,8 +63,8 @@ class WrapperObjectStore:
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         return self._around("list_page", prefix, lambda: self.inner.list_page(prefix, start_after=start_after, token=token))
 
-    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
-        return self._around("delete_many", keys[0], lambda: self.inner.delete_many(keys))
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
+        return self._around("delete_many", keys[0], lambda: delete_versions(self.inner, keys, versions))
 
     def classify(self, error: Exception) -> Failure | None:
         return self.inner.classify(error)

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from transcript_backends.drivers.driver import Body, IfMatch, Meaning, ObjectInfo, ObjectStore
+from transcript_backends.drivers.driver import Body, IfMatch, Meaning, ObjectInfo, ObjectStore, delete_versions
 from transcript_backends.testing.racing import Racing, all_at_once, many_at_a_time
 
 _MANY = 1001
@@ -271,6 +271,36 @@ class DriverContract(Racing):
                 self.create(driver, prefix + key)
         driver.delete_many([f"{prefix}a"])
         assert sorted(info.key for info in list_all(driver, prefix)) == [f"{prefix}ab", f"{prefix}b"]
+
+    @pytest.mark.parametrize("told_by", ["put", "list_page", "head", "get"])
+    def test_the_version_that_is_there_is_deleted_whoever_told_it(self, driver: ObjectStore, prefix: str, told_by: str) -> None:
+        versions = {f"{prefix}{name}": self.create(driver, f"{prefix}{name}") for name in "abc"}
+        if told_by == "list_page":
+            versions = {info.key: info.version for info in list_all(driver, prefix) if info.version}
+        elif told_by == "head":
+            versions = {key: driver.head(key).info.version for key in versions}
+        elif told_by == "get":
+            bodies = {key: driver.get(key) for key in versions}
+            versions = {key: body.info.version for key, body in bodies.items() if read(body)}
+        for keys in ([f"{prefix}a"], [f"{prefix}b", f"{prefix}c"]):  # which some services do by different requests
+            assert delete_versions(driver, keys, versions) == {}
+        assert list_all(driver, prefix) == []
+
+    def test_another_version_than_the_one_to_be_deleted_stays_where_the_driver_says_so(
+        self, driver: ObjectStore, prefix: str
+    ) -> None:
+        keys = [f"{prefix}{name}" for name in ("again", "alone", "there", "gone", "any")]
+        again, alone, _, gone, whichever = keys
+        versions = {key: self.create(driver, key) for key in keys}
+        driver.delete_many([again, alone, gone])
+        for key in (again, alone):
+            self.create(driver, key)  # of the same content
+        del versions[whichever]
+        for late in (keys[:1] + keys[2:], [alone]):
+            for _ in range(2):
+                assert delete_versions(driver, late, versions) == {}
+        left = {info.key for info in list_all(driver, prefix)}
+        assert left == ({again, alone} if driver.capabilities.conditional_delete else set())
 
     # --- races --------------------------------------------------------------------------------------------------------
 
