@@ -72,8 +72,7 @@ class Facts:
         self._deletes: list[Delete] = []
         self._stored_keys: set[str] = set()
         self._touched_keys: set[str] = set()
-        self._removing: set[str] = set()
-        self._overtaken: set[str] = set()
+        self._doomed = Counter[str]()
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +97,7 @@ class Facts:
                         delete.there.difference_update(records)
                     if any(delete.takes_in for delete in self._deletes):
                         self._touch(records)
-                    elif not self._deletes and not self._overtaken:
+                    elif not self._deletes and not self._doomed[key]:
                         self.touched.difference_update(records)
                         self._touched_keys.discard(key)
             case MarkerKey(done=False):  # also one whose owner died long ago
@@ -123,19 +122,20 @@ class Facts:
         self._deletes.remove(delete)
         if finished:
             self.gone.update(delete.there)
-        self._overtaken |= self._removing
 
-    def busy(self, actor: str, *, removing: bool) -> None:
-        """Keep who stands between its last look and a removal.
+    @contextmanager
+    def unconditional(self, keys: Iterable[str]) -> Iterator[None]:
+        """What goes on inside removes whatever these keys hold by then.
 
-        A removal that a delete overtakes, even one that dies, also removes what is stored again under the same key after
-        it: nothing short of conditional deletes can help that, so it is no fault.
+        So it also removes what is stored again under one of them after the delete of a whole transcript: nothing short of
+        conditional deletes can help that, so it is no fault.
         """
-        if removing:
-            self._removing.add(actor)
-        else:
-            self._removing.discard(actor)
-            self._overtaken.discard(actor)
+        keys = list(keys)
+        self._doomed.update(keys)
+        try:
+            yield
+        finally:
+            self._doomed.subtract(keys)
 
     def new_followed(self) -> Followed:
         self.followed.append(Followed())

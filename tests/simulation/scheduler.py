@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -16,7 +18,7 @@ from simulation.outcome import Violation
 
 from transcript_backends import ObjectTranscriptStore
 from transcript_backends.container import Container
-from transcript_backends.drivers.driver import Body, Failure, Meaning, ObjectInfo, Page, PutMode
+from transcript_backends.drivers.driver import Body, Failure, Meaning, ObjectInfo, Page, PutMode, delete_versions
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.walks import walk
 from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
@@ -46,15 +48,17 @@ _ANSWERED = {Fate.DONE, Fate.CUT, Fate.GARBLED}
 _LOST = {Fate.ANSWER_LOST, Fate.LATE}
 _DEADLY = {Fate.DIES_AFTER, Fate.DIES_LATE}
 _IN_FLIGHT = {Fate.LATE, Fate.DIES_LATE}
+_WRITES = {"put", "delete"}
 
 
 @dataclass
 class Weather:
-    """How often things go wrong: chances for each operation."""
+    """How often things go wrong: chances for each operation, and of those for each delete to be carried out late."""
 
     failure: float = 0.0
     death: float = 0.0
     outage: float = 0.0
+    late_delete: float = 0.0
 
 
 class Actor:
@@ -100,7 +104,6 @@ class Actor:
 
     def dies(self) -> None:
         self.dead = True
-        self.facts.busy(self.name, removing=False)
         if self.delete:
             self.facts.delete_ends(self.delete, finished=False)
             self.delete = None
@@ -135,13 +138,12 @@ class ActorDriver(WrapperObjectStore):
 
     def _around(self, operation: str, key: str, request: Callable[[], _T]) -> _T:
         actor = self._actor
-        actor.facts.busy(actor.name, removing=operation == "delete")
         fate = actor.wait(operation, key)
         if fate is Fate.FAILS:
             raise InjectedError(Meaning.TRY_AGAIN)
         try:
             if fate in _IN_FLIGHT:
-                actor.scheduler.late.append((f"{actor.name}'s late {operation}", key, request))
+                actor.scheduler.send_late(f"{actor.name}'s late {operation}", key, request, operation == "delete")
             else:
                 answer = request()
         except Exception:
@@ -189,22 +191,26 @@ class ActorDriver(WrapperObjectStore):
 
         return self._around("names", prefix, lambda: tree.names(prefix)), see
 
-    def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
         failed: dict[str, Exception] = {}
-        for key in self._actor.random.sample(keys, len(keys)):
-            if self._actor.delete and self._actor.delete.has_begun and not isinstance(NAMES.parse(key), MarkerKey):
-                self._actor.delete.takes_in = False
-            try:
-                self._around("delete", key, lambda: self._remove(key))
-            except InjectedError as error:
-                if self._actor.random.random() < 0.5:
-                    raise
-                failed[key] = error
+        with self._actor.scheduler.deleting(keys):
+            for key in self._actor.random.sample(keys, len(keys)):
+                if self._actor.delete and self._actor.delete.has_begun and not isinstance(NAMES.parse(key), MarkerKey):
+                    self._actor.delete.takes_in = False
+                try:
+                    self._around("delete", key, partial(self._remove, key, versions))
+                except InjectedError as error:
+                    if self._actor.random.random() < 0.5:
+                        raise
+                    failed[key] = error
         return failed
 
-    def _remove(self, key: str) -> None:
-        self.inner.delete_many([key])
-        self._actor.facts.removed(key)
+    def _remove(self, key: str, versions: Mapping[str, str] | None) -> None:
+        delete_versions(self.inner, [key], versions)
+        try:
+            self.inner.head(key)
+        except KeyError:
+            self._actor.facts.removed(key)
 
     def classify(self, error: Exception) -> Failure | None:
         return Failure(error.meaning, "injected") if isinstance(error, InjectedError) else super().classify(error)
@@ -242,15 +248,17 @@ class Scheduler:
     Args:
         random: decides all that may happen this way or that.
         page_size: of listings; None: the store is a directory tree.
+        conditional: the store deletes one version of an object, where that is asked for.
         weather: how often things go wrong.
     """
 
-    def __init__(self, random: Random, page_size: int | None, weather: Weather) -> None:
+    def __init__(self, random: Random, page_size: int | None, weather: Weather, *, conditional: bool) -> None:
         self.random = random
         self.weather = weather
         self.facts = Facts()
         self.seconds = 0.0
         self.memory = MemoryObjectStore(page_size=page_size, now=self.now) if page_size else TreeObjectStore(self.now)
+        self.memory.capabilities = replace(self.memory.capabilities, conditional_delete=conditional)
         self.actors: list[Actor] = []
         self.late: list[tuple[str, str, Callable[[], object]]] = []
         self.trace: list[tuple[float, str, str, str, Fate]] = []
@@ -293,6 +301,22 @@ class Scheduler:
         while self.actors:
             self.step()
 
+    def deleting(self, keys: Sequence[str]) -> AbstractContextManager[None]:
+        """Some keys are being deleted, inside."""
+        return self.facts.unconditional([] if self.memory.capabilities.conditional_delete else keys)
+
+    def send_late(self, name: str, key: str, request: Callable[[], object], is_delete: bool) -> None:
+        """A request is in flight, until it lands."""
+        stack = ExitStack()
+        if is_delete:
+            stack.enter_context(self.deleting([key]))
+
+        def carry_out() -> None:
+            with stack:
+                request()
+
+        self.late.append((name, key, carry_out))
+
     def land(self, index: int) -> None:
         """A request that was in flight reaches the store."""
         name, key, request = self.late.pop(index)
@@ -328,7 +352,6 @@ class Scheduler:
     def _go_on(self, actor: Actor, *fate: Fate) -> None:
         actor.greenlet.switch(*fate)
         if actor.greenlet.dead:
-            self.facts.busy(actor.name, removing=False)
             self.actors.remove(actor)
 
     def _fate(self, actor: Actor) -> Fate:
@@ -339,11 +362,13 @@ class Scheduler:
         chance = self.random.random()
         if operation == "see":
             return Fate.DONE
+        if operation == "delete" and self.random.random() < weather.late_delete:
+            return Fate.DIES_LATE if actor.mortal and chance < 0.5 else Fate.LATE
         if chance < weather.death and actor.mortal:
-            fates = [Fate.DIES_BEFORE, Fate.DIES_AFTER] + [Fate.DIES_LATE] * (operation == "put")
+            fates = [Fate.DIES_BEFORE, Fate.DIES_AFTER] + [Fate.DIES_LATE] * (operation in _WRITES)
             return self.random.choice(fates)
         if chance > 1 - weather.failure:
-            fates = [Fate.FAILS, Fate.ANSWER_LOST] + [Fate.LATE] * (operation == "put") + [Fate.CUT] * (operation == "get")
+            fates = [Fate.FAILS, Fate.ANSWER_LOST] + [Fate.LATE] * (operation in _WRITES) + [Fate.CUT] * (operation == "get")
             fates += [Fate.GARBLED] * 2 * (operation == "get" and actor.compacts)
             return self.random.choice(fates)
         if self.random.random() < weather.outage:

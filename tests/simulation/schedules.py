@@ -1,9 +1,13 @@
-"""The actors, and the shapes of schedules: a general mix, torn listings (readers against compactors), overtaken ones."""
+"""The actors, and the shapes of schedules.
+
+A general mix; torn listings (readers against compactors); overtaken ones; deletes that are in flight for a whole generation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 
 from simulation.facts import REF, Followed, Look
@@ -21,12 +25,12 @@ from transcript_backends import (
 
 
 def run(seed: int) -> Scheduler:
-    """Run one schedule, of one of three shapes."""
+    """Run one schedule, of one of four shapes."""
     random = Random(seed)
     weather = random.choice((Weather(), Weather(0.02, 0.015, 0.001), Weather(0.08, 0.03, 0.004)))
-    scheduler = Scheduler(random, random.choice((2, 3, None)), weather)
+    scheduler = Scheduler(random, random.choice((2, 3, None)), weather, conditional=random.random() < 0.7)
     try:
-        (_general, _torn, _overtaken)[seed % 3](scheduler)
+        (_general, _torn, _overtaken, _outlived)[seed % 4](scheduler)
         for work in (_read, _ask, _follow_to_the_end, _compact_fully, _read, _ask, _read_more_keys, _follow_to_the_end):
             scheduler.start("last", work)
             scheduler.run_out()
@@ -88,6 +92,28 @@ def _overtaken(scheduler: Scheduler) -> None:
     scheduler.run_out(weather)
     while scheduler.late:
         scheduler.land(0)
+
+
+def _outlived(scheduler: Scheduler) -> None:
+    """Deletes are in flight while the transcript is deleted whole, and written again."""
+    weather, random = scheduler.weather, scheduler.random
+    _begin(scheduler, random.randint(2, 5))
+    for number in range(random.randint(1, 3)):
+        scheduler.start(f"first {number}", random.choice((_compact_fully, _compact_fully, _compact, _repair, _delete)))
+        scheduler.run_out(replace(weather, late_delete=random.choice((0.0, 0.5, 1.0))))
+    for generation in range(random.randint(1, 2)):
+        scheduler.start(f"delete {generation}", _delete)
+        scheduler.run_out(weather)
+        for number in range(random.randint(1, 6)):
+            work = random.choice((_repeat, _repeat, _repeat, _write, _compact))
+            scheduler.start(f"{work.__name__.strip('_')} 1{generation}{number}", work)
+            if random.random() < 0.5:
+                scheduler.run_out(weather)
+            if scheduler.late and random.random() < 0.5:
+                scheduler.land(random.randrange(len(scheduler.late)))
+        scheduler.run_out(weather)
+    while scheduler.late:
+        scheduler.land(random.randrange(len(scheduler.late)))
 
 
 def _begin(scheduler: Scheduler, segments: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from simulation.outcome import FailedSchedule
 from simulation.schedules import run
 
-from transcript_backends import compaction, listing, object_store, reading
+from transcript_backends import compaction, deletion, listing, object_store, reading
 from transcript_backends.compaction import _Compactor, _StopError
 from transcript_backends.container import Container, Whole
 from transcript_backends.deletion import DeleteResult
@@ -57,7 +57,7 @@ def _sources(self: Any, stored: bytes) -> list[str]:
 def sources_go_before_the_segment_is_written(patch: pytest.MonkeyPatch) -> None:
     def write_index(self: Any, name: SegmentName, index: bytes) -> None:
         _write_index(self, name, index)
-        self._remove(_sources(self, index))
+        self._remove(dict.fromkeys(_sources(self, index), ""))
 
     patch.setattr(_Compactor, "_write_index", write_index)
 
@@ -84,7 +84,7 @@ def an_output_goes_because_its_sources_are_gone(patch: pytest.MonkeyPatch) -> No
     def look_again(self: Any, merges: Any) -> Listing:
         for key, merge in merges.items():
             if not all(self._container.exists(each) for each in _sources(self, merge.stored)):
-                self._remove([key, self._names.index(merge.name)])
+                self._remove({key: "", self._names.index(merge.name): ""})
                 raise _StopError
         return _look_again(self, merges)
 
@@ -97,7 +97,7 @@ def indexes_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
         _remove_sources(self, again, merges)
         for key, merge in merges.items():
             sources = [each.name for each in merge.sources if each.key != key and each.name.generation is not None]
-            self._remove([self._names.index(name) for name in sources])
+            self._remove({self._names.index(name): "" for name in sources})
 
     patch.setattr(_Compactor, "_remove_sources", remove_sources)
 
@@ -197,8 +197,8 @@ def a_reader_stops_at_a_vanished_segment(patch: pytest.MonkeyPatch) -> None:
 def an_older_generation_is_shown(patch: pytest.MonkeyPatch) -> None:
     init = Listing.__init__
 
-    def show_dead(self: Listing, *arguments: Any) -> None:
-        init(self, *arguments)
+    def show_dead(self: Listing, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
         self.segments = sorted([*self.segments, *self.dead], key=lambda each: each[1:4])
         self.dead = []
 
@@ -215,6 +215,17 @@ def a_finished_delete_takes_its_first_marker_away(patch: pytest.MonkeyPatch) -> 
         return result
 
     patch.setattr(object_store, "delete_transcript", leave_one)
+
+
+@mutation(within=500)
+def a_compaction_deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
+    remove = _Compactor._remove
+    patch.setattr(_Compactor, "_remove", lambda self, doomed: remove(self, dict.fromkeys(doomed, "")))
+
+
+@mutation(within=1000)
+def a_delete_deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deletion, "_versions", lambda _, objects: dict.fromkeys((each.key for each in objects), ""))
 
 
 # --- lost answers -----------------------------------------------------------------------------------------------------
