@@ -394,6 +394,10 @@ class AsyncObjectTranscriptStore:
         """See `ObjectTranscriptStore.next_seq`."""
         return await self._threads.run(partial(self.blocking.next_seq, ref))
 
+    async def own_writer_id(self, ref: TranscriptRef, writer_id: str) -> str:
+        """See `ObjectTranscriptStore.own_writer_id`."""
+        return await self._threads.run(partial(self.blocking.own_writer_id, ref, writer_id))
+
     def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> AsyncIteration[TranscriptRef]:
         """See `ObjectTranscriptStore.list_refs`; ``async for ref in store.list_refs()``."""
         return AsyncIteration(self._threads, partial(self.blocking.list_refs, tenant, agent_id))

@@ -197,6 +197,18 @@ class ObjectTranscriptStore:
         """One past the highest seq of any writer, 0 for an empty transcript. One request for each thousand objects."""
         return list_once(self._container, self._names(ref)).next_seq
 
+    def own_writer_id(self, ref: TranscriptRef, writer_id: str) -> str:
+        """The id under which a writer with an id of its own appends to a transcript now; ``<id>-g<n>`` after its n-th delete.
+
+        For ids that are used again after a delete: under the same id, `append_segment` would store the same keys again, and not
+        every service can keep a request of before the delete from removing them. Takes as many requests as `next_seq`.
+
+        Raises:
+            InvalidSegmentError: this can't be a writer id.
+        """
+        names, checked = self._names(ref), keys.check_writer_id(writer_id)
+        return keys.writer_id_in(list_once(self._container, names, only=()).generation, checked)
+
     def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> Iterator[TranscriptRef]:
         """The transcripts that hold a segment, each once, in order of their keys; a page of the listing at a time."""
         self._check_filled()

@@ -94,3 +94,41 @@ def test_an_import_whose_beginning_is_gone_is_a_conflict(invoke, store, write, t
     invoke("rm", "demo/a/s")
     invoke("import", path, "demo/a/s")
     assert invoke("cat", "demo/a/s").stdout == '{"a":0}\n{"a":1}\n{"a":2}\n'
+
+
+def _keys(store):
+    return {each.key for each in store.list_segments(TranscriptRef("demo", "a", "s"))}
+
+
+@pytest.mark.xfail(strict=True, reason="the writer id is made from the lines alone")
+def test_an_import_after_a_delete_shares_no_key_with_the_one_before_it(invoke, store, write, records, failing_after):
+    path = write(b'{"a":0}\n{"a":1}\n{"a":2}\n')
+    lives = []
+    for _ in range(3):
+        with failing_after(1):
+            invoke("import", "--segment-lines", 1, path, "demo/a/s", code=6)
+        assert "1 before them were there already" in invoke("import", "--segment-lines", 1, path, "demo/a/s").stdout
+        assert "nothing to do" in invoke("import", path, "demo/a/s").stdout
+        invoke("compact", "--full", "demo/a/s")
+        assert "nothing to do" in invoke("import", path, "demo/a/s").stdout
+        assert records("demo/a/s") == [(0, b'{"a":0}'), (1, b'{"a":1}'), (2, b'{"a":2}')]
+        invoke("rm", "demo/a/s")
+        with failing_after(2):
+            invoke("import", "--segment-lines", 1, path, "demo/a/s", code=6)
+        lives.append(_keys(store))
+        invoke("rm", "demo/a/s")
+    assert [len(each) for each in lives] == [2, 2, 2]
+    assert len(set.union(*lives)) == 6
+
+
+def test_an_import_under_the_name_of_before_a_delete_is_gone_on_with(invoke, store, write, records):
+    """As earlier versions have named it."""
+    content = b'{"a":0}\n{"a":1}\n{"a":2}\n'
+    path, ref = write(content), TranscriptRef("demo", "a", "s")
+    invoke("import", "--segment-lines", 1, path, "demo/a/s")
+    (plain,) = {each.writer_id for each in store.list_segments(ref)}
+    invoke("rm", "demo/a/s")
+    store.append_segment(ref, 0, 0, plain, b'{"a":0}\n')
+    assert "1 before them were there already" in invoke("import", path, "demo/a/s").stdout
+    assert {each.writer_id for each in store.list_segments(ref)} == {plain}
+    assert [line for _, line in records("demo/a/s")] == content.splitlines()

@@ -201,6 +201,7 @@ OPERATIONS = {
     "read_segment": lambda store: store.read_segment(KEY),
     "records": lambda store: store.records(REF),
     "next_seq": lambda store: store.next_seq(REF),
+    "own_writer_id": lambda store: store.own_writer_id(REF, "w"),
     "list_refs": lambda store: list(store.list_refs()),
     "delete": lambda store: store.delete(REF),
     "a view": lambda store: store.with_runtime_context(RuntimeContext()).next_seq(REF),
@@ -250,3 +251,17 @@ def test_a_store_shows_its_place_and_nothing_else():
     store = make("p/q/").store
     assert str(store) == "memory://m/p/q"
     assert repr(store) == "<ObjectTranscriptStore memory://m/p/q>"
+
+
+def test_a_writer_with_an_id_of_its_own_has_another_name_after_each_delete():
+    setup = make()
+    names = []
+    for _ in range(3):
+        setup.driver.requests.clear()
+        names.append(setup.store.own_writer_id(REF, "mine"))
+        assert setup.driver.counts == {"list_page": 1}
+        append(setup.store, 0, 0, names[-1])
+        setup.store.delete(REF)
+    assert names == ["mine", "mine-g1", "mine-g2"]
+    with pytest.raises(InvalidSegmentError):
+        setup.store.own_writer_id(REF, "not one")
