@@ -100,7 +100,6 @@ def _keys(store):
     return {each.key for each in store.list_segments(TranscriptRef("demo", "a", "s"))}
 
 
-@pytest.mark.xfail(strict=True, reason="the writer id is made from the lines alone")
 def test_an_import_after_a_delete_shares_no_key_with_the_one_before_it(invoke, store, write, records, failing_after):
     path = write(b'{"a":0}\n{"a":1}\n{"a":2}\n')
     lives = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -114,17 +114,19 @@ def _at_end(ref: TranscriptRef, store: ObjectTranscriptStore, _: Lines) -> _Plac
 
 
 def _resume(ref: TranscriptRef, store: ObjectTranscriptStore, lines: Lines) -> _Place:
-    """Where an import of these lines goes on. The writer id is made from them, so an earlier run's segments are known by it."""
-    writer_id = f"import-{lines.sha256[:16]}"
-    segments = store.list_segments(ref)
-    if any(each.writer_id.startswith("compacted") for each in segments):  # such a segment holds records of any writers
-        with closing(store.records(ref)) as records:
-            own = _first_run((each.seq, each.seq) for each in records if each.writer_id == writer_id)
-    else:
-        own = _first_run((each.seq_start, each.seq_end) for each in segments if each.writer_id == writer_id)
-    if own is None:
+    """Where an import of these lines goes on. The writer id is made from them, so an earlier run's segments are known by it.
+
+    After a delete it is another, so that no late request of before the delete can remove what is imported; earlier versions of
+    this program have used the first one then, too.
+    """
+    plain = f"import-{lines.sha256[:16]}"
+    writer_id = store.own_writer_id(ref, plain)
+    runs = _first_runs(ref, store, {writer_id, plain})
+    if not runs:
         return _Place(writer_id, store.next_seq(ref))
-    first_seq, next_seq = own
+    if writer_id not in runs:
+        writer_id = plain
+    first_seq, next_seq = runs[writer_id]
     present = next_seq - first_seq
     with closing(store.records(ref, start_seq=first_seq, end_seq=first_seq)) as records:
         first = next((each.line for each in records if each.writer_id == writer_id), b"")
@@ -136,14 +138,24 @@ def _resume(ref: TranscriptRef, store: ObjectTranscriptStore, lines: Lines) -> _
     return _Place(writer_id, first_seq, present)
 
 
-def _first_run(spans: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
-    """Of inclusive spans of seqs in order: the first seq, and one past the last that follows it without a gap."""
-    run: tuple[int, int] | None = None
-    for first, last in spans:
-        if run and first > run[1]:
-            break
-        run = (run[0], max(run[1], last + 1)) if run else (first, last + 1)
-    return run
+def _first_runs(ref: TranscriptRef, store: ObjectTranscriptStore, writer_ids: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Of each of some writers: the first seq, and one past the last that follows it without a gap."""
+    segments = store.list_segments(ref)
+    runs: dict[str, tuple[int, int]] = {}
+
+    def add(writer_id: str, first: int, last: int) -> None:
+        start, stop = runs.get(writer_id, (first, first))
+        if writer_id in writer_ids and first <= stop:
+            runs[writer_id] = start, max(stop, last + 1)
+
+    if any(each.writer_id.startswith("compacted") for each in segments):  # such a segment holds records of any writers
+        with closing(store.records(ref)) as records:
+            for record in records:
+                add(record.writer_id, record.seq, record.seq)
+    else:
+        for segment in segments:
+            add(segment.writer_id, segment.seq_start, segment.seq_end)
+    return runs
 
 
 def _store(session: Session, paths: Sequence[str], ref: TranscriptRef, cut: _Cut, way: _Way) -> None:
