@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from transcript_backends.container import Container
+from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.errors import (
     CorruptSegmentError,
     PartialDeleteError,
@@ -244,7 +245,7 @@ class StateStore:
         """
         prefixes = places.session_prefixes(self._root, user, session)
         if key is None:
-            self._delete([each for each, _ in self._files(*prefixes)])
+            self._delete({info.key: info.version for info, _ in self._files(*prefixes)})
         else:
             self._delete([places.document(prefix, key, each) for prefix in prefixes for each in (VALUE, LIST, HASH)])
 
@@ -260,7 +261,7 @@ class StateStore:
             PartialDeleteError: some could not be deleted.
         """
         found = list(self._files(self._root))
-        self._delete([each for each, _ in found])
+        self._delete({info.key: info.version for info, _ in found})
         return len({file[:2] for _, file in found if file.is_document})
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -364,13 +365,13 @@ class StateStore:
                 if not contest.again():
                     raise
 
-    def _files(self, *prefixes: str) -> Iterator[tuple[str, File]]:
+    def _files(self, *prefixes: str) -> Iterator[tuple[ObjectInfo, File]]:
         for prefix in prefixes:
             for info in self._container.list(prefix):
                 if (file := places.parse(info.key[len(self._root) :])) is not None:
-                    yield info.key, file
+                    yield info, file
 
-    def _delete(self, storage_keys: list[str]) -> None:
+    def _delete(self, storage_keys: Sequence[str] | Mapping[str, str]) -> None:
         if failed := self._container.delete(storage_keys):
             raise PartialDeleteError(
                 f"{len(failed)} of {len(storage_keys)} objects could not be deleted, {next(iter(failed))!r} for one: "
