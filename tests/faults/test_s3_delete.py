@@ -37,6 +37,16 @@ def test_a_refused_key_is_named_and_calling_again_finishes(
     assert store.list_segments(REF) == []
 
 
+def test_a_denial_inside_of_a_success_is_one_too_and_nothing_is_written(
+    store: ObjectTranscriptStore, server: S3Server, keys: list[str]
+) -> None:
+    server.always("DELETE_MANY", server.dialect.refuse(keys[1], "AccessDenied"))
+    with pytest.raises(AccessDeniedError):
+        store.delete(REF)
+    assert server.kinds() == ["LIST", "DELETE_MANY"]
+    assert [each.key for each in store.list_segments(REF)] == keys
+
+
 @pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ServiceUnavailable"])
 def test_a_key_that_failed_for_now_is_tried_again(
     store: ObjectTranscriptStore, server: S3Server, keys: list[str], code: str

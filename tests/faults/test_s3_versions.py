@@ -287,12 +287,12 @@ def test_versions_that_may_not_be_deleted_are_named_with_the_permission(
 ) -> None:
     keys = sorted(server.objects)
     server.always("DELETE_MANY", server.dialect.refuse(keys[1], "AccessDenied") if batches else reply(501, "NotImplemented"))
-    server.next("DELETE", reply(403, "AccessDenied"))
-    (reason,) = scripted._container.delete(keys).values()
-    assert "or s3:DeleteObjectVersion is missing" in reason
-    server.next("DELETE", reply(403, "AccessDenied"))
+    for _ in range(2):
+        server.next("DELETE", reply(403, "AccessDenied"))
     with pytest.raises(AccessDeniedError, match="or s3:DeleteObjectVersion is missing"):
         scripted.delete(REF)
+    (reason,) = scripted._container.delete(keys).values()
+    assert "or s3:DeleteObjectVersion is missing" in reason
 
 
 @pytest.mark.parametrize("code", ["SlowDown", "InternalError"])

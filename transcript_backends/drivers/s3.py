@@ -88,7 +88,8 @@ _MEANINGS = {
     "ConditionalRequestConflict": Meaning.TRY_AGAIN,
     "OperationAborted": Meaning.TRY_AGAIN,
     "RequestTimeout": Meaning.TRY_AGAIN,
-    "InternalError": Meaning.TRY_AGAIN,  # these three also stand in the answer to a batch, without a status
+    "AccessDenied": Meaning.DENIED,  # this and the next three are also found in the response to a batch, without a status
+    "InternalError": Meaning.TRY_AGAIN,
     "ServiceUnavailable": Meaning.TRY_AGAIN,
     "SlowDown": Meaning.TRY_AGAIN,
     "Throttling": Meaning.TRY_AGAIN,  # of the services that give keys and roles
