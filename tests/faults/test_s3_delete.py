@@ -60,12 +60,12 @@ def test_a_key_that_failed_for_now_is_tried_again(
 def test_a_key_that_the_answer_leaves_out_is_named(store: ObjectTranscriptStore, server: S3Server, keys: list[str]) -> None:
     def leave_out(request: Request, serve: Serve) -> Reply:
         reply = serve()
-        return replace(reply, body=reply.body.replace(f"<Deleted><Key>{keys[1]}</Key></Deleted>".encode(), b""))
+        return replace(reply, body=reply.body.replace(f"<Deleted><Key>{keys[0]}</Key></Deleted>".encode(), b""))
 
     server.always("DELETE_MANY", leave_out)
     with pytest.raises(PartialDeleteError, match="left this key out") as caught:
         store.delete(REF)
-    assert list(caught.value.failed) == [keys[1]]
+    assert list(caught.value.failed) == [keys[0]]
 
 
 def test_a_key_that_keeps_failing_is_named(store: ObjectTranscriptStore, server: S3Server, keys: list[str]) -> None:
