@@ -26,6 +26,7 @@ from transcript_backends import (
     ContainerNotFoundError,
     ObjectTranscriptStore,
     SegmentConflictError,
+    SegmentNotFoundError,
     TranscriptRef,
     TranscriptStoreError,
     open_store,
@@ -374,6 +375,8 @@ def test_something_odd_under_a_segments_name_is_an_error_and_no_segment(
     before = os.lstat(events / NAME)
     with pytest.raises(AccessDeniedError, match="not a regular file"):
         append(store)
+    with pytest.raises((AccessDeniedError, SegmentNotFoundError)):
+        store.read_segment(f"acme/coder/s1/events/{NAME}")
     assert [each.seq_start for each in store.list_segments(REF)] == [1]
     assert stat.S_IFMT(os.lstat(events / NAME).st_mode) == stat.S_IFMT(before.st_mode)
 

@@ -273,7 +273,7 @@ def test_one_who_began_at_the_end_gets_the_record_that_failed_when_going_on(last
     named = {"pointer": "/a", "sha256": hashlib.sha256(payload).hexdigest(), "size": len(payload)}
     setup.store.append_segment(REF, 4, 4, "w", json.dumps({"a": "", "_offloaded": [named]}).encode())
     append(setup.store, 5, 5)
-    follower = ObjectTranscriptStore(Container(setup.driver, clock=Clock())).follow(REF, last=last)
+    follower = ObjectTranscriptStore(Container(setup.driver, clock=Clock())).follow(REF, last=last, stop_when_idle=60)
     assert [next(follower).seq for _ in range(last - 2)] == [3][: last - 2]
     with pytest.raises(CorruptSegmentError, match="is missing"):
         next(follower)
