@@ -232,10 +232,12 @@ def test_close_ends_where_what_it_waits_for_is_taken_back(tmp_path: Path, disk: 
     flushing, go_on = threading.Event(), threading.Event()
 
     def fails(call: str, data: bytes) -> bool:
-        if call == "fsync" and not flushing.is_set():
+        if flushing.is_set():
+            return True
+        if call == "fsync":
             flushing.set()
             assert go_on.wait(SECONDS)
-        return True
+        return call == "fsync"
 
     disk.fails = fails
     raised: list[OSError] = []
