@@ -28,6 +28,7 @@ from transcript_backends.keys import MAX_SEQ
 from transcript_backends.machine import SystemDisk
 
 AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
+pytestmark = pytest.mark.timeout(60)  # a hang is what some of these are about
 SECONDS = 10  # a call that takes longer hangs
 
 
@@ -248,7 +249,7 @@ def test_close_ends_where_what_it_waits_for_is_taken_back(tmp_path: Path, disk: 
         except JournalError as error:
             raised.append(error)
 
-    threads = [threading.Thread(target=append_one), threading.Thread(target=writer.close)]
+    threads = [threading.Thread(target=each, daemon=True) for each in (append_one, writer.close)]
     threads[0].start()
     assert flushing.wait(SECONDS)
     threads[1].start()
