@@ -69,11 +69,8 @@ def in_cycle(readers: Iterator[Any]) -> None:
 def suspended(open_one: Open) -> Iterator[Any]:
     """Readers that have given one record, and have requests in flight; in stores of their own, whose calls they fill."""
     for reader in (
-        open_one().records(PLAIN),
-        open_one().records(PLAIN, resolve=False),
         open_one().records(PAYLOADS),
         open_one().follow(PLAIN),
-        open_one().follow(PAYLOADS),
         EventLog(open_one(), EVENTS).stream(),
     ):
         next(reader)
@@ -82,8 +79,6 @@ def suspended(open_one: Open) -> Iterator[Any]:
 
 def left_early(open_one: Open) -> None:
     for _ in open_one().records(PLAIN):
-        break
-    for _ in open_one().follow(PAYLOADS):
         break
 
 

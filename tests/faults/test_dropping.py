@@ -26,7 +26,7 @@ def drop(url: str, where: str) -> None:
     ran = subprocess.run(
         [sys.executable, dropping.__file__, url, where],
         env=environment,
-        timeout=30,
+        timeout=60,
         capture_output=True,
         text=True,
         check=False,
@@ -44,7 +44,7 @@ def test_readers_in_memory_are_dropped_without_waiting(where: str) -> None:
 def test_readers_of_a_server_that_never_answers_are_dropped_without_waiting(
     server: S3Server, options: dict[str, Any], where: str
 ) -> None:
-    options = {"endpoint_url": server.url, "conditional_writes": "off", **SETTINGS, **options}
+    options = {"endpoint_url": server.url, "conditional_writes": "off", "read_timeout": 600, **SETTINGS, **options}
     with open_store("s3://bucket", **options) as store:
         stuck = dropping.fill(store)
 
