@@ -113,9 +113,8 @@ class AsyncFollower(AsyncIterator[Record]):
                 if self._stop_when_idle is not None and max(self._looked - self._active, 0) >= self._stop_when_idle:
                     break
                 continue
-            self._follower._place.seen[record.writer_id] = record.seq
             self._pause = 0.0
-            return record
+            return self._follower._took(record)
         raise StopAsyncIteration
 
     async def close(self) -> None:

@@ -6,19 +6,25 @@ import base64
 import binascii
 import json
 from collections.abc import Generator, Iterator, Sequence
-from datetime import datetime, timezone
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from transcript_backends.container import Container
+from transcript_backends.errors import SegmentNotFoundError
+from transcript_backends.hashing import sha256
 from transcript_backends.keys import TranscriptKeys
-from transcript_backends.listing import SegmentInfo
+from transcript_backends.listing import Listing, SegmentInfo
 from transcript_backends.payloads import resolved
 from transcript_backends.ranges import Ends, claims_of
-from transcript_backends.reading import SERVER_CLOCKS_DIFFER, Plan, look, read_backwards, read_unseen
+from transcript_backends.reading import Plan, lines_at, look, read_backwards, read_unseen
 from transcript_backends.records import Record
 from transcript_backends.workers import ClosableGenerator, Crew
 
-_FORMAT = 1
+Position = tuple[int, str]
+"""Of a record: its seq and its writer id, by which a transcript is ordered."""
+
+_FORMAT = 2
+_PATIENCE = 100  # segments that may vanish while it is seen where to go on
 _SLICE = 0.5  # seconds after which a follower that waits sees that it was closed
 
 
@@ -65,7 +71,9 @@ class Follower(Iterator[Record]):
         self._intervals, self._stop_when_idle = (min_interval, max_interval), stop_when_idle
         self._resolve = resolve
         self._last = last if cursor is None else None
-        self._place = _Place.parse(cursor) if cursor is not None else _Place(0, None, {})
+        self._place = Place.parse(cursor) if cursor is not None else START
+        self._by_clock = cursor is None  # whether the next look doubts only what is young, which saves a listing
+        self._marks: dict[Position, str] = {}  # of the records of this look that are still to be given, or were left out
         self._coming: Generator[Record, None, None] | None = None
         self._crew = Crew()
         self._ends: dict[SegmentInfo, int] = {}  # so that what holds less than its name says is not read at each look
@@ -96,9 +104,8 @@ class Follower(Iterator[Record]):
                 self._coming = None
                 self._pause = self._pause or self._intervals[0]
                 raise
-            self._place.seen[record.writer_id] = record.seq
             self._pause = 0.0
-            return record
+            return self._took(record)
         raise StopIteration
 
     def close(self) -> None:
@@ -124,29 +131,30 @@ class Follower(Iterator[Record]):
         return not self._closed
 
     def _look(self) -> Generator[Record, None, None]:
-        """The records that are there and were not given yet."""
+        """The records that are there and were not given yet; each is to be passed to `_took`."""
         crew = Crew()
         return ClosableGenerator(self._read(crew), crew.wait)
 
     def _read(self, crew: Crew) -> Generator[Record, None, None]:
-        before = self._container.server_time()
-        plan = look(self._container, self._names)
+        self._marks.clear()
+        plan, self._place = go_on(self._container, self._names, self._place, by_clock=self._by_clock)
+        self._by_clock = False
         self._ends = {each: self._ends[each] for each in plan.segments if each in self._ends} if self._ends else {}
-        place = self._place
-        if plan.generation != place.generation:
-            place = place.after_delete(plan)
-        began = self._container.server_time() if before is None else before
         if self._last is not None:
             newest = list(read_backwards(self._container, self._names, plan, limit=self._last, ends=self._ends))
-            self._place, self._last = _Place(plan.generation, began, _seen_before(newest, plan, self._ends)), None
-            yield from self._whole((each for each in reversed(newest)), plan, crew)
-            return
-        self._place = _Place(plan.generation, began, dict(place.seen))
-        records = read_unseen(self._container, self._names, plan, place.seen, self._ends, crew)
-        yield from self._whole(records, plan, crew)
+            self._place = place_of(self._container, plan, _seen_before(newest, plan, self._ends))
+            self._last = None
+            found = (each for each in reversed(newest))
+        else:
+            found = unseen(self._container, self._names, plan, self._place, self._ends, crew)
+        if plan.deleting:
+            found = marked(found, self._marks)
+        yield from resolved(self._container, self._names, found, plan.generation, crew) if self._resolve else found
 
-    def _whole(self, records: Generator[Record, None, None], plan: Plan, crew: Crew) -> Iterator[Record]:
-        return resolved(self._container, self._names, records, plan.generation, crew) if self._resolve else records
+    def _took(self, record: Record) -> Record:
+        """Count a record as given."""
+        self._place.take(record, self._marks)
+        return record
 
 
 def _seen_before(newest: Sequence[Record], plan: Plan, ends: Ends) -> dict[str, int]:
@@ -159,42 +167,176 @@ def _seen_before(newest: Sequence[Record], plan: Plan, ends: Ends) -> dict[str, 
     return seen
 
 
-class _Place(NamedTuple):
-    """How far a follower has come.
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """How far a reader has come in a transcript that grows, is compacted and deleted. It says nothing about time.
+
+    A delete that is finished has removed all that was there when it began: what was seen in an earlier generation is not
+    there, and what is there was not seen. While it is unfinished, what was stored before it and what was stored since can't
+    be told apart: up to the highest seq seen nothing is given, but remembered as withheld. What is given beyond that may be
+    deleted yet, and its seqs used again; so of each writer the last such record is remembered, to see whether it is still
+    there. Where it is not, none of that writer's are.
 
     Attributes:
         generation: of the transcript.
-        looked: when it last looked, by the server's clock.
         seen: writer id -> highest seq given.
+        withheld: writer id -> first and last seq up to that which were not given in this generation; those that are there
+            are given as soon as its delete is finished.
+        marks: writer id -> mark of the line at ``seen``, where that was given while the delete was unfinished. None: that is
+            finished.
     """
 
     generation: int
-    looked: datetime | None
     seen: dict[str, int]
+    withheld: dict[str, tuple[int, int]]
+    marks: dict[str, str] | None
 
     def __str__(self) -> str:
-        looked = self.looked and self.looked.timestamp()
-        stored = json.dumps({"v": _FORMAT, "g": self.generation, "t": looked, "w": self.seen}, separators=(",", ":"))
-        return base64.urlsafe_b64encode(stored.encode()).decode()
+        members: dict[str, object] = {"v": _FORMAT, "g": self.generation, "w": self.seen}
+        if self.withheld:
+            members["h"] = self.withheld
+        if self.marks is not None:
+            members["d"] = self.marks
+        return base64.urlsafe_b64encode(json.dumps(members, separators=(",", ":")).encode()).decode()
 
     @classmethod
-    def parse(cls, cursor: str) -> _Place:
+    def parse(cls, cursor: str) -> Place:
+        """Read what `str` returns.
+
+        Raises:
+            ValueError: it is not that.
+        """
         try:
             members = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
-            if members["v"] != _FORMAT:
-                raise ValueError(f"its version is {members['v']!r}, this one reads {_FORMAT}")
-            looked = None if members["t"] is None else datetime.fromtimestamp(members["t"], timezone.utc)
-            return cls(int(members["g"]), looked, {str(writer_id): int(seq) for writer_id, seq in members["w"].items()})
+            if members["v"] not in (1, _FORMAT):  # 1 has a time as well, which does not count
+                raise ValueError(f"its version is {members['v']!r}, this one reads up to {_FORMAT}")
+            marks = members.get("d")
+            return cls(
+                int(members["g"]),
+                {str(writer_id): int(seq) for writer_id, seq in members["w"].items()},
+                {str(writer_id): (int(first), int(last)) for writer_id, (first, last) in members.get("h", {}).items()},
+                None if marks is None else {str(writer_id): str(mark) for writer_id, mark in marks.items()},
+            )
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, binascii.Error) as error:
             raise ValueError(f"{cursor!r:.60} is no cursor of a follower: {error}") from error
 
-    def after_delete(self, plan: Plan) -> _Place:
-        """The place in the next life of a transcript: seen is only what outlived the delete, being stored while it ran."""
-        old = {
-            each.writer_id: self.seen[each.writer_id]
-            for each in plan.segments
-            if each.seq_end <= self.seen.get(each.writer_id, -1)
-            and self.looked is not None
-            and each.created_at < self.looked - SERVER_CLOCKS_DIFFER
+    @property
+    def deleting(self) -> bool:
+        """Whether the delete that began the generation was unfinished."""
+        return self.marks is not None
+
+    def has_given(self, record: Record) -> bool:
+        """Whether a record is not to be given, or not yet."""
+        first, last = self.withheld.get(record.writer_id, (0, -1))
+        return record.seq <= self.seen.get(record.writer_id, -1) and (self.deleting or not first <= record.seq <= last)
+
+    def take(self, record: Record, marks: dict[Position, str]) -> None:
+        """Count a record as given; its mark is among those of `marked` where the delete is unfinished."""
+        seq, writer_id = record[:2]
+        first, last = self.withheld.get(writer_id, (0, -1))
+        if not self.deleting and first <= seq <= last:
+            if seq < last:
+                self.withheld[writer_id] = (seq + 1, last)
+            else:
+                del self.withheld[writer_id]
+        elif seq >= self.seen.get(writer_id, -1):
+            self.seen[writer_id] = seq
+            if self.marks is not None:
+                self.marks[writer_id] = marks.pop(record[:2], "")
+
+    def seen_in(self, listing: Listing) -> dict[str, int]:
+        """What of a listing was seen, at the most."""
+        if (listing.generation, listing.deleting) != (self.generation, self.deleting):
+            return {}
+        released = {} if self.deleting else self.withheld
+        return {**self.seen, **{writer_id: first - 1 for writer_id, (first, _) in released.items()}}
+
+    def moved(self, container: Container, plan: Plan) -> Place:
+        """The place from which to go on in a plan.
+
+        Raises:
+            SegmentNotFoundError: a segment has vanished since.
+        """
+        if not plan.continues(self.generation, deleting=self.deleting):
+            withheld = {writer_id: (0, seq) for writer_id, seq in self.seen.items()} if plan.deleting else {}
+            return Place(plan.generation, dict(self.seen) if plan.deleting else {}, withheld, {} if plan.deleting else None)
+        if self.marks is None:
+            return Place(plan.generation, dict(self.seen), dict(self.withheld), None)
+        more = {
+            writer_id for writer_id, _, last in claims_of(plan.segments, plan.indexes) if last > self.seen.get(writer_id, -1)
         }
-        return _Place(plan.generation, self.looked, old)
+        marks = {
+            writer_id: mark
+            for writer_id, mark in self.marks.items()
+            if (plan.deleting and writer_id not in more)
+            or mark in map(_mark, lines_at(container, plan, writer_id, self.seen[writer_id]))
+        }
+        if plan.deleting:
+            lost = {writer_id: (0, self.seen[writer_id]) for writer_id in self.marks.keys() - marks}
+            return Place(plan.generation, dict(self.seen), self.withheld | lost, marks)
+        return Place(
+            plan.generation,
+            {writer_id: self.seen[writer_id] for writer_id in marks},
+            {writer_id: span for writer_id, span in self.withheld.items() if writer_id in marks},
+            None,
+        )
+
+
+def go_on(container: Container, names: TranscriptKeys, place: Place, *, by_clock: bool) -> tuple[Plan, Place]:
+    """What there is, and the place in it from which to go on.
+
+    Args:
+        container, names: the transcript.
+        place: where the reader is.
+        by_clock: whether to doubt only gaps that are young by the server's clock, not all before what is new (`ordering`).
+    """
+    for patience in reversed(range(_PATIENCE)):
+        plan = look(container, names) if by_clock else look(container, names, place.seen_in)
+        try:
+            return plan, place.moved(container, plan)
+        except SegmentNotFoundError:
+            if not patience:
+                raise
+    raise AssertionError("unreachable")
+
+
+def place_of(container: Container, plan: Plan, seen: dict[str, int]) -> Place:
+    """The place of who has seen so much of a plan, given or not."""
+    marks: dict[str, str] = {}
+    for writer_id, seq in seen.items() if plan.deleting else ():
+        with suppress(SegmentNotFoundError):  # deleted: it is not there, and so is not found there again
+            marks[writer_id] = next(map(_mark, lines_at(container, plan, writer_id, seq)), "")
+    return Place(plan.generation, seen, {}, marks if plan.deleting else None)
+
+
+def unseen(
+    container: Container,
+    names: TranscriptKeys,
+    plan: Plan,
+    place: Place,
+    ends: dict[SegmentInfo, int] | None = None,
+    crew: Crew | None = None,
+) -> Generator[Record, None, None]:
+    """The records of a plan to give from a place on, in order, as they are stored; the place may be changed meanwhile.
+
+    ``ends``, ``crew``: as for `reading.read_records`.
+    """
+    withheld = {} if place.deleting else dict(place.withheld)
+    return read_unseen(container, names, plan, dict(place.seen), withheld, ends, crew)
+
+
+def marked(records: Generator[Record, None, None], marks: dict[Position, str]) -> Generator[Record, None, None]:
+    """Records, unchanged, of which each is marked as it is stored."""
+    with closing(records):
+        for record in records:
+            marks[record[:2]] = _mark(record.line)
+            yield record
+
+
+def _mark(line: bytes) -> str:
+    return sha256(line)[:16]
+
+
+START = Place(0, {}, {}, None)

@@ -141,6 +141,11 @@ class Listing:
         return [each for each in self.markers if not each.done and each.number not in done]
 
     @property
+    def deleting(self) -> bool:
+        """Whether the delete that began this generation is unfinished: running, or dead."""
+        return any(each.number == self.generation for each in self.unfinished)
+
+    @property
     def next_seq(self) -> int:
         """One past the highest seq, 0 for an empty transcript. Right in any listing: what vanished has left an index."""
         indexed = (name.seq_end for name in self.indexes if name.generation == self.generation)

@@ -7,7 +7,7 @@ same gap, it is one: whatever was stored before the first one ended is in the se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from transcript_backends.listing import Indexes, SegmentInfo
@@ -15,7 +15,11 @@ from transcript_backends.ranges import Ranges, claims_of
 
 
 def premature(
-    segments: Sequence[SegmentInfo], indexes: Indexes, since: datetime | None, known: Sequence[SegmentInfo]
+    segments: Sequence[SegmentInfo],
+    indexes: Indexes,
+    since: datetime | None,
+    known: Sequence[SegmentInfo],
+    seen: Mapping[str, int] | None = None,
 ) -> list[SegmentInfo]:
     """The segments that may have been stored after one that the listing has missed, by seq.
 
@@ -24,12 +28,18 @@ def premature(
         indexes: of the compacted ones.
         since: when the listing began, by the server's clock; None where that is not known.
         known: what an earlier listing showed: nothing that was stored before one of them is missing from this one.
+        seen: writer id -> highest seq that the reader has seen: then any segment that holds more may be one, whatever its age.
     """
     seen_before = {each.key for each in known}
-    young = [each for each in segments if (since is None or each.created_at >= since) and each.key not in seen_before]
+    young = [
+        each
+        for each in segments
+        if (_starts(each, indexes, seen) if seen is not None else since is None or each.created_at >= since)
+        and each.key not in seen_before
+    ]
     if not young:
         return []
-    newest: dict[str, int] = {}
+    newest = dict(seen or {})
     for each in known:
         newest[each.writer_id] = max(newest.get(each.writer_id, -1), each.seq_end)
     compacted = [each for each in segments if each.generation is not None]
@@ -38,7 +48,7 @@ def premature(
     def is_held(writer_id: str, seq: int) -> bool:
         """Whether a record is in a segment; the one before the first always is. Fetches only indexes that may name it."""
         return (
-            seq < 0
+            seq <= (seen or {}).get(writer_id, -1)
             or plain.holds(writer_id, seq)
             or any(
                 each.writer_id == writer_id or ((index := indexes.get(each.name)) and index.covers(writer_id, seq, seq))
@@ -50,7 +60,7 @@ def premature(
     found: list[SegmentInfo] = []
     broken: set[str] = set()
     for segment in young:
-        starts = _starts(segment, indexes)
+        starts = _starts(segment, indexes, seen or {})
         if any(
             seq > newest.get(writer_id, -1) and (writer_id in broken or not is_held(writer_id, seq - 1))
             for writer_id, seq in starts.items()
@@ -60,9 +70,10 @@ def premature(
     return found
 
 
-def _starts(segment: SegmentInfo, indexes: Indexes) -> dict[str, int]:
-    """The first seq of each writer in a segment."""
-    index = indexes.get(segment.name) if segment.generation is not None else None
-    if index is None:
-        return {segment.writer_id: segment.seq_start}
-    return {run.writer_id: run.seq_start for run in reversed(index.runs)}
+def _starts(segment: SegmentInfo, indexes: Indexes, seen: Mapping[str, int]) -> dict[str, int]:
+    """The first seq of each writer in a segment that was not seen."""
+    found: dict[str, int] = {}
+    for writer_id, first, last in claims_of([segment], indexes):
+        if last > seen.get(writer_id, -1):
+            found.setdefault(writer_id, max(first, seen.get(writer_id, -1) + 1))
+    return found

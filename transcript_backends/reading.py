@@ -44,18 +44,42 @@ def opener(container: Container) -> Open:
 
 
 class Plan(NamedTuple):
-    """What to read: the segments by seq, the indexes of the compacted ones, and the transcript's generation."""
+    """What to read.
+
+    Attributes:
+        segments: by seq.
+        indexes: of the compacted ones.
+        generation: of the transcript.
+        deleting: whether the delete that began this generation is unfinished: what it is to remove may still be there.
+    """
 
     segments: Sequence[SegmentInfo]
     indexes: Indexes
     generation: int = 0
+    deleting: bool = False
+
+    def continues(self, generation: int, *, deleting: bool) -> bool:
+        """Whether no delete began between an earlier listing, of which these are known, and this one.
+
+        A purge that ends takes its generation back.
+        """
+        if self.generation == generation:
+            return deleting or not self.deleting
+        return deleting and self.generation < generation
 
 
-def look(container: Container, names: TranscriptKeys) -> Plan:
+def look(
+    container: Container, names: TranscriptKeys, seen_in: Callable[[Listing], Mapping[str, int] | None] = lambda _: None
+) -> Plan:
     """List a transcript, and leave out what is merged, and what shows too early (`ordering`).
 
     A missing index is looked for in a second listing: a delete removes indexes and segments in any order, and that listing
     shows its marker.
+
+    Args:
+        container, names: the transcript.
+        seen_in: returns for a listing what a follower has seen: what is new to it is doubted whatever its age. None: only
+            what is as young as the listing, by the server's clock.
     """
     missing: set[SegmentName] = set()
     known: list[SegmentInfo] = []
@@ -69,7 +93,7 @@ def look(container: Container, names: TranscriptKeys) -> Plan:
         before, missing = missing, {each.name for each in listing.compacted if each.name not in listing.indexes}
         try:
             segments = readable(listing, indexes)
-            early = premature(segments, indexes, since, known)
+            early = premature(segments, indexes, since, known, seen_in(listing))
         except SegmentNotFoundError:
             continue
         newest = max((each.seq_end for each in known), default=-1) if attempt < _BUSY else -1
@@ -79,7 +103,7 @@ def look(container: Container, names: TranscriptKeys) -> Plan:
             early = []
         known = listing.segments
         if missing <= before and not early:
-            return Plan(segments, indexes, listing.generation)
+            return Plan(segments, indexes, listing.generation, listing.deleting)
     raise StoreUnavailableError(f"{names.prefix!r} changes faster than it can be listed; try again")
 
 
@@ -99,12 +123,14 @@ def read_records(
     limit: int | None = None,
     ends: dict[SegmentInfo, int] | None = None,
     crew: Crew | None = None,
+    one_life: bool = False,
 ) -> Generator[Record, None, None]:
     """The records of a transcript, merged by (seq, writer id), equal lines of one identity once.
 
     A segment is opened when its range is reached and closed when it is done, or when the caller closes the generator;
     where segments don't overlap, one is open at a time. A segment that vanishes is one that was merged meanwhile: the
-    transcript is listed again, and reading goes on after the last record given.
+    transcript is listed again, and reading goes on after the last record given; with ``one_life`` it ends where the
+    transcript was deleted.
 
     Args:
         container, names, plan: of the transcript.
@@ -112,8 +138,10 @@ def read_records(
         limit: how many at most.
         ends: where segments are known, and noted, that hold fewer lines than their names say (`ranges.Ends`).
         crew: of the reading that this one is a part of.
+        one_life: end where the transcript was deleted.
     """
-    with Crew(crew) as own, closing(_resuming(container, names, plan, start_seq, end_seq, limit, ends, own)) as records:
+    found = _resuming(container, names, plan, start_seq, end_seq, limit, ends, own := Crew(crew), one_life=one_life)
+    with own, closing(found) as records:
         yield from islice(records, limit)
 
 
@@ -122,24 +150,54 @@ def read_unseen(
     names: TranscriptKeys,
     plan: Plan,
     seen: Mapping[str, int],
+    withheld: Mapping[str, tuple[int, int]],
     ends: dict[SegmentInfo, int] | None = None,
     crew: Crew | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a plan that were not seen, in order; what is before the first of them is not read.
 
-    ``ends``, ``crew``: as for `read_records`.
+    It ends where the transcript is deleted meanwhile: what is there then belongs to another generation.
+
+    Args:
+        container, names: the transcript.
+        plan: what there is.
+        seen: writer id -> highest seq seen.
+        withheld: writer id -> first and last seq of what was not seen all the same.
+        ends, crew: as for `read_records`.
     """
     chosen: list[SegmentInfo] = []
     start = MAX_SEQ
     for segment in plan.segments:
         for writer_id, first, last in claims_of([segment], plan.indexes, ends or NO_ENDS):
-            if last > seen.get(writer_id, -1):
-                start = min(start, max(first, seen.get(writer_id, -1) + 1))
+            begin = max(first, seen.get(writer_id, -1) + 1)
+            if writer_id in withheld and first <= withheld[writer_id][1] and last >= withheld[writer_id][0]:
+                begin = max(first, withheld[writer_id][0])
+            if begin <= last:
+                start = min(start, begin)
                 if not chosen or chosen[-1] is not segment:
                     chosen.append(segment)
-    plan = plan._replace(segments=chosen)
-    with closing(read_records(container, names, plan, start_seq=start, ends=ends, crew=crew)) as records:
-        yield from (each for each in records if each.seq > seen.get(each.writer_id, -1))
+    plan, nothing = plan._replace(segments=chosen), (0, -1)
+    with closing(read_records(container, names, plan, start_seq=start, ends=ends, crew=crew, one_life=True)) as records:
+        for record in records:
+            first, last = withheld.get(record.writer_id, nothing)
+            if record.seq > seen.get(record.writer_id, -1) or first <= record.seq <= last:
+                yield record
+
+
+def lines_at(container: Container, plan: Plan, writer_id: str, seq: int) -> list[bytes]:
+    """What a plan holds under one identity.
+
+    Raises:
+        SegmentNotFoundError: a segment has vanished since.
+    """
+    chosen = [
+        each
+        for each in plan.segments
+        if each.seq_start <= seq <= each.seq_end
+        and any(claim[0] == writer_id and claim[1] <= seq <= claim[2] for claim in claims_of([each], plan.indexes))
+    ]
+    with closing(merge(chosen, plan.indexes, opener(container), seq, plan.segments, seq)) as records:
+        return [each.line for each in records if each[:2] == (seq, writer_id)]
 
 
 _WINDOW_RECORDS = 1000
@@ -262,6 +320,8 @@ def _resuming(
     limit: int | None,
     ends: dict[SegmentInfo, int] | None,
     crew: Crew,
+    *,
+    one_life: bool,
 ) -> Generator[Record, None, None]:
     given = _Given()
     first_seen: Ranges | None = None
@@ -290,7 +350,10 @@ def _resuming(
                     raise
         start_seq = max(start_seq, given.seq)
         first_seen = first_seen or Ranges(claims_of(plan.segments, plan.indexes))
-        plan = look(container, names)
+        again = look(container, names)
+        if one_life and not again.continues(plan.generation, deleting=plan.deleting):
+            return
+        plan = again
 
 
 class _Opener:

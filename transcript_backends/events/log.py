@@ -7,13 +7,13 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
-from datetime import datetime
 from itertools import islice
 from typing import Literal, NamedTuple
 
+from transcript_backends import following
 from transcript_backends.errors import InvalidEventError
 from transcript_backends.events.model import dumps, invalid
-from transcript_backends.events.paging import Cursor, EventProblem, Ids, Page, Position, Sieve, backwards, seen_up_to
+from transcript_backends.events.paging import Cursor, EventProblem, Ids, Page, Sieve, backwards, seen_up_to
 from transcript_backends.events.sending import LONG_BYTES, Given, Recent, check_order, checked, refused, short_form
 from transcript_backends.events.types import (
     Event,
@@ -21,11 +21,11 @@ from transcript_backends.events.types import (
     check_sendable,
     decode,
 )
-from transcript_backends.following import Follower, _Place
+from transcript_backends.following import START, Follower, Position, go_on, marked, place_of, unseen
 from transcript_backends.forks import tell_after_fork
 from transcript_backends.object_store import ObjectTranscriptStore
 from transcript_backends.payloads import resolved, store_lines
-from transcript_backends.reading import Plan, look, read_unseen
+from transcript_backends.reading import Plan, look
 from transcript_backends.records import Record
 from transcript_backends.refs import TranscriptRef
 from transcript_backends.workers import Crew
@@ -178,39 +178,39 @@ class EventLog:
         return Page(taken.events, problems, taken.has_more, newer, older)
 
     def _forwards(self, start: Cursor | None, end: Position | None, taken: _Taken) -> tuple[str, str | None]:
-        plan, looked = self._look()
-        before = start.place if start else _Place(plan.generation, None, {})
-        if before.generation != plan.generation:
-            before = before.after_delete(plan)
-        place = _Place(plan.generation, looked, dict(before.seen))
+        plan, place = self._go_on(start)
         first, last = None, start.position if start else None
+        marks: dict[Position, str] = {}
         crew = Crew()
-        found = read_unseen(self._container, self._names, plan, before.seen, crew=crew)
+        found = unseen(self._container, self._names, plan, place, crew=crew)
+        if plan.deleting:
+            found = marked(found, marks)
         with crew, closing(resolved(self._container, self._names, found, plan.generation, crew)) as records:
             for record in records:
                 if (end and record[:2] >= end) or not taken.take(record):
                     break
-                place.seen[record.writer_id] = record.seq
+                place.take(record, marks)
                 last = record[:2]
                 first = first or last
         return str(Cursor(place, last)), str(Cursor(place, first)) if first else None
 
     def _backwards(self, start: Cursor | None, end: Position | None, taken: _Taken, expected: int) -> tuple[str, str | None]:
-        plan, looked = self._look()
+        plan, before = self._go_on(start)
+        oldest = start.position if start and plan.continues(start.place.generation, deleting=start.place.deleting) else None
         first = last = None
         crew = Crew()
         found = backwards(self._container, self._names, plan, end, expected)
         with crew, closing(resolved(self._container, self._names, found, plan.generation, crew)) as records:
             for record in records:
-                if start and start.position and record[:2] <= start.position:
+                if oldest and record[:2] <= oldest and before.has_given(record):
                     break
-                if start and record.seq <= start.place.seen.get(record.writer_id, -1):
+                if before.has_given(record):
                     continue
                 if not taken.take(record):
                     break
                 last = record[:2]
                 first = first or last
-        place = _Place(plan.generation, looked, seen_up_to(plan, end, itself=False))
+        place = place_of(self._container, plan, seen_up_to(plan, end, itself=False))
         return str(Cursor(place, first or end)), str(Cursor(place, last)) if last else None
 
     def stream(
@@ -250,11 +250,9 @@ class EventLog:
     def _warn(self, problem: EventProblem) -> None:
         _log.warning("%s: %s", self.ref, problem)
 
-    def _look(self) -> tuple[Plan, datetime | None]:
-        """What there is, and when that was, by the server's clock."""
-        before = self._container.server_time()
-        plan = look(self._container, self._names)
-        return plan, before or self._container.server_time()
+    def _go_on(self, start: Cursor | None) -> tuple[Plan, following.Place]:
+        place = start.place if start else START
+        return go_on(self._container, self._names, place, by_clock=start is None)
 
     def _position(self, place: Place) -> Position:
         position = self._cursor(place).position
@@ -265,13 +263,13 @@ class EventLog:
     def _cursor(self, place: Place) -> Cursor:
         if not place.startswith("evt_"):
             return Cursor.parse(place)
-        plan, looked = self._look()
+        plan = look(self._container, self._names)
         written = dumps(place)
         with closing(backwards(self._container, self._names, plan, None, _FEW)) as records:
             for record in islice(records, _SEARCHED):
                 if written in record.line and _id_on(record) == place:
                     seen = seen_up_to(plan, record[:2], itself=True)
-                    return Cursor(_Place(plan.generation, looked, seen), record[:2])
+                    return Cursor(place_of(self._container, plan, seen), record[:2])
         raise InvalidEventError(
             f"no event {place!r} is among the newest {_SEARCHED:,} of {self.ref}; go on with a cursor of a page or a stream"
         )

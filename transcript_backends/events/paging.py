@@ -17,14 +17,11 @@ from transcript_backends.container import Container
 from transcript_backends.errors import InvalidEventError
 from transcript_backends.events.model import Fault, invalid
 from transcript_backends.events.types import Event, decode
-from transcript_backends.following import _Place
+from transcript_backends.following import Place, Position
 from transcript_backends.keys import TranscriptKeys
 from transcript_backends.ranges import claims_of
 from transcript_backends.reading import Plan, read_backwards
 from transcript_backends.records import Record
-
-Position = tuple[int, str]
-"""Of a record: its seq and its writer id, by which the log is ordered."""
 
 _REMEMBERED = 10_000  # ids
 
@@ -37,7 +34,7 @@ class Cursor(NamedTuple):
         position: of the record next to the place; None for a cursor of a follower.
     """
 
-    place: _Place
+    place: Place
     position: Position | None
 
     def __str__(self) -> str:
@@ -52,7 +49,7 @@ class Cursor(NamedTuple):
         Raises:
             ValueError: it is none.
         """
-        place = _Place.parse(text)
+        place = Place.parse(text)
         position = json.loads(base64.urlsafe_b64decode(text)).get("p")
         try:
             return cls(place, None if position is None else (int(position[0]), str(position[1])))

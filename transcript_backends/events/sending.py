@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from transcript_backends.errors import InvalidEventError
 from transcript_backends.events.model import Model, invalid, new_id
-from transcript_backends.events.paging import Ids, Position
+from transcript_backends.events.paging import Ids
 from transcript_backends.events.types import (
     Event,
     SystemMessage,
@@ -20,6 +20,7 @@ from transcript_backends.events.types import (
     event_of,
     may_precede_system_message,
 )
+from transcript_backends.following import Position
 from transcript_backends.object_store import ObjectTranscriptStore
 from transcript_backends.offloading import MAX_ENTRY_BYTES, offload
 from transcript_backends.records import MAX_LINE_BYTES
@@ -83,7 +84,12 @@ class Recent:
     """What others have sent: enough to recognise an event, to come after all that is there, and to know what came last."""
 
     def __init__(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
-        self._follower = store.follow(ref, last=_NEWEST, resolve=False)
+        self._store, self._ref = store, ref
+        self._begin()
+
+    def _begin(self) -> None:
+        self._follower = self._store.follow(self._ref, last=_NEWEST, resolve=False)
+        self._life: tuple[int, bool] | None = None
         self.ids = Ids()
         self.last: Event | None = None
         self._last_position: Position = (-1, "")
@@ -94,17 +100,21 @@ class Recent:
 
     def refresh(self) -> None:
         """Read what was stored since. One listing where nothing was."""
-        generation = self._follower._place.generation
-        with closing(self._follower._look()) as records:
-            for record in records:
-                generation = self._forget_after_delete(generation)
-                self._follower._place.seen[record.writer_id] = record.seq
-                with suppress(InvalidEventError):
-                    event = short_form(decode(record.line), record.line)
-                    self.ids.add(event)
-                    if record[:2] > self._last_position:
-                        self.last, self._last_position = event, record[:2]
-        self._forget_after_delete(generation)
+        while True:
+            self._follower._by_clock = True  # senders take turns in one numbering: gaps in their own are normal
+            with closing(self._follower._look()) as records:
+                for record in records:
+                    self._follower._took(record)
+                    with suppress(InvalidEventError):
+                        event = short_form(decode(record.line), record.line)
+                        self.ids.add(event)
+                        if record[:2] > self._last_position:
+                            self.last, self._last_position = event, record[:2]
+            place = self._follower._place
+            if self._life in (None, life := (place.generation, place.deleting)):
+                self._life = life
+                return
+            self._begin()  # a delete has begun or ended: what is known may have been deleted
 
     def stored(self, writer_id: str, last: int, events: list[Event]) -> None:
         """Know of what was just stored."""
@@ -112,8 +122,3 @@ class Recent:
         for event in events:
             self.ids.add(event)
         self.last, self._last_position = events[-1], (last, writer_id)
-
-    def _forget_after_delete(self, generation: int) -> int:
-        if self._follower._place.generation != generation:
-            self.ids, self.last, self._last_position = Ids(), None, (-1, "")
-        return self._follower._place.generation
