@@ -24,7 +24,7 @@ Position = tuple[int, str]
 """Of a record: its seq and its writer id, by which a transcript is ordered."""
 
 _FORMAT = 2
-_PATIENCE = 100  # segments that may vanish while it is seen where to go on
+_PATIENCE = 100  # times that what is there may change while it is seen where to go on
 _SLICE = 0.5  # seconds after which a follower that waits sees that it was closed
 
 
@@ -287,13 +287,19 @@ class Place(NamedTuple):
 def go_on(container: Container, names: TranscriptKeys, place: Place, *, by_clock: bool) -> tuple[Plan, Place]:
     """What there is, and the place in it from which to go on.
 
+    A listing that a delete overtakes may show what that has removed, and the marker of its end: where a marker is new, what
+    counts is a listing that began when it was there.
+
     Args:
         container, names: the transcript.
         place: where the reader is.
         by_clock: whether to doubt only gaps that are young by the server's clock, not all before what is new (`ordering`).
     """
+    known = place.generation, place.deleting
     for patience in reversed(range(_PATIENCE)):
         plan = look(container, names) if by_clock else look(container, names, place.seen_in)
+        if known != (known := (plan.generation, plan.deleting)) and patience:
+            continue
         try:
             return plan, place.moved(container, plan)
         except SegmentNotFoundError:

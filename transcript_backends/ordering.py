@@ -27,15 +27,16 @@ def premature(
         segments: what was listed and is read, by seq.
         indexes: of the compacted ones.
         since: when the listing began, by the server's clock; None where that is not known.
-        known: what an earlier listing showed: nothing that was stored before one of them is missing from this one.
+        known: what an earlier listing showed: nothing that was stored before one of them is missing from this one. All that
+            it did not show is young, whatever the clock says.
         seen: writer id -> highest seq that the reader has seen: then any segment that holds more may be one, whatever its age.
     """
     seen_before = {each.key for each in known}
     young = [
         each
         for each in segments
-        if (_starts(each, indexes, seen) if seen is not None else since is None or each.created_at >= since)
-        and each.key not in seen_before
+        if each.key not in seen_before
+        and (_starts(each, indexes, seen) if seen is not None else since is None or known or each.created_at >= since)
     ]
     if not young:
         return []

@@ -123,14 +123,13 @@ def read_records(
     limit: int | None = None,
     ends: dict[SegmentInfo, int] | None = None,
     crew: Crew | None = None,
-    one_life: bool = False,
 ) -> Generator[Record, None, None]:
     """The records of a transcript, merged by (seq, writer id), equal lines of one identity once.
 
     A segment is opened when its range is reached and closed when it is done, or when the caller closes the generator;
     where segments don't overlap, one is open at a time. A segment that vanishes is one that was merged meanwhile: the
-    transcript is listed again, and reading goes on after the last record given; with ``one_life`` it ends where the
-    transcript was deleted.
+    transcript is listed again, and reading goes on after the last record given. Where the transcript was deleted meanwhile,
+    reading ends: what is there then belongs to another generation.
 
     Args:
         container, names, plan: of the transcript.
@@ -138,10 +137,8 @@ def read_records(
         limit: how many at most.
         ends: where segments are known, and noted, that hold fewer lines than their names say (`ranges.Ends`).
         crew: of the reading that this one is a part of.
-        one_life: end where the transcript was deleted.
     """
-    found = _resuming(container, names, plan, start_seq, end_seq, limit, ends, own := Crew(crew), one_life=one_life)
-    with own, closing(found) as records:
+    with Crew(crew) as own, closing(_resuming(container, names, plan, start_seq, end_seq, limit, ends, own)) as records:
         yield from islice(records, limit)
 
 
@@ -155,8 +152,6 @@ def read_unseen(
     crew: Crew | None = None,
 ) -> Generator[Record, None, None]:
     """The records of a plan that were not seen, in order; what is before the first of them is not read.
-
-    It ends where the transcript is deleted meanwhile: what is there then belongs to another generation.
 
     Args:
         container, names: the transcript.
@@ -177,7 +172,7 @@ def read_unseen(
                 if not chosen or chosen[-1] is not segment:
                     chosen.append(segment)
     plan, nothing = plan._replace(segments=chosen), (0, -1)
-    with closing(read_records(container, names, plan, start_seq=start, ends=ends, crew=crew, one_life=True)) as records:
+    with closing(read_records(container, names, plan, start_seq=start, ends=ends, crew=crew)) as records:
         for record in records:
             first, last = withheld.get(record.writer_id, nothing)
             if record.seq > seen.get(record.writer_id, -1) or first <= record.seq <= last:
@@ -320,8 +315,6 @@ def _resuming(
     limit: int | None,
     ends: dict[SegmentInfo, int] | None,
     crew: Crew,
-    *,
-    one_life: bool,
 ) -> Generator[Record, None, None]:
     given = _Given()
     first_seen: Ranges | None = None
@@ -351,7 +344,7 @@ def _resuming(
         start_seq = max(start_seq, given.seq)
         first_seen = first_seen or Ranges(claims_of(plan.segments, plan.indexes))
         again = look(container, names)
-        if one_life and not again.continues(plan.generation, deleting=plan.deleting):
+        if not again.continues(plan.generation, deleting=plan.deleting):
             return
         plan = again
 

@@ -765,13 +765,15 @@ class CutOnceObjectStore(WrapperObjectStore):
 MANY = range(20_000)  # more than is read at once
 
 
-def with_a_segment_replaced_while_it_is_read(writer):
+def with_a_segment_replaced_while_it_is_read(writer, *, delete=False):
     """A store with one segment, and its key; the segment is removed and written anew in the middle of its first reading."""
     setup = make()
     key = append(setup.store, MANY[0], MANY[-1])
 
     def replace():
-        setup.store.delete(REF)
+        if delete:
+            setup.store.delete(REF)
+        setup.memory.delete_many([key])
         setup.put(key, lines(MANY, writer))
 
     return ObjectTranscriptStore(Container(CutOnceObjectStore(setup.memory, replace), clock=Clock())), key
@@ -781,6 +783,14 @@ def test_a_segment_removed_and_written_again_while_it_is_read_is_read_on():
     store, key = with_a_segment_replaced_while_it_is_read("w")
     assert store.read_segment(key).read() == lines(MANY)
     store, _ = with_a_segment_replaced_while_it_is_read("w")
+    assert [record.seq for record in store.records(REF)] == list(MANY)
+
+
+def test_a_reader_shows_nothing_of_the_next_life_of_a_transcript():
+    store, _ = with_a_segment_replaced_while_it_is_read("w", delete=True)
+    found = [record.seq for record in store.records(REF)]
+    assert found == list(range(len(found)))
+    assert len(found) < len(MANY)
     assert [record.seq for record in store.records(REF)] == list(MANY)
 
 
