@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, chain, islice, product, takewhile
 from typing import BinaryIO, NamedTuple, cast
 
 from transcript_backends.container import Container
 from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError, StoreUnavailableError
-from transcript_backends.index import Run, SegmentIndex
+from transcript_backends.hashing import sha256
+from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import MAX_SEQ, SegmentName, TranscriptKeys
-from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
+from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.ordering import premature
 from transcript_backends.prefetching import Ahead
 from transcript_backends.ranges import NO_ENDS, Ends, Ranges, claims_of, last_seq
@@ -32,6 +33,7 @@ _log = logging.getLogger(__name__)
 SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
 _BUSY = 10  # listings after which what shows too early is left out, even before what another writer has stored since
 _PATIENCE = 100  # segments that may vanish in one reading before it is taken for a fault
+_CHOICES = 256  # of different lines, that are tried to find those of a segment
 FOREIGN_COMPACTED = "compacted"  # the writer id of segments merged by other implementations, which write no index
 
 Open = Callable[[SegmentInfo, int], BinaryIO]
@@ -605,10 +607,13 @@ def overlap(one: SegmentInfo, other: SegmentInfo) -> bool:
 
 
 def read_segment(container: Container, names: TranscriptKeys, key: str, name: SegmentName) -> BinaryIO:
-    """A segment's bytes; those of one that is merged, also meanwhile, come from the compacted segment that holds its records.
+    """A segment's bytes as they were appended; those of one that is merged, also meanwhile, come from what it was merged into.
+
+    Costs one request; a listing more for a compacted segment, which is read only in the generation it was written in.
 
     Raises:
         SegmentNotFoundError: neither is there.
+        CorruptSegmentError: it is merged, and its bytes can't be told from those of another writer with the same id.
     """
     return cast("BinaryIO", io.BufferedReader(_SegmentStream(lambda: _open_or_extract(container, names, key, name))))
 
@@ -647,37 +652,96 @@ class _SegmentStream(io.RawIOBase):
 
 
 def _open_or_extract(container: Container, names: TranscriptKeys, key: str, name: SegmentName) -> BinaryIO:
+    if name.generation is not None:
+        current = list_once(container, names, only=()).generation
+        if name.generation != current:
+            raise SegmentNotFoundError(
+                f"{key!r} is of generation {name.generation}, its transcript of {current}: it was deleted, or is being deleted"
+            )
+        return container.open(key)
     for patience in reversed(range(_PATIENCE)):
         try:
             return container.open(key)
         except SegmentNotFoundError:
-            if name.generation is not None:
-                raise
             listing = stable_listing(container, names, indexes := Indexes(container, names))
             if any(each.key == key for each in listing.segments) and patience:
                 continue  # it was not there yet
-            for merged in listing.compacted:
-                index = indexes.get(merged.name)
-                if index and index.covers(name.writer_id, name.seq_start, name.seq_end):
-                    try:
-                        return _extract(container, merged, index, name)
-                    except SegmentNotFoundError:
-                        break  # merged further meanwhile: list again
-            else:
+            holding = [
+                merged
+                for merged in listing.compacted
+                if (index := indexes.get(merged.name)) and index.covers(name.writer_id, name.seq_start, name.seq_end)
+            ]
+            if not holding:
                 raise
-            if not patience:
-                raise
+            try:
+                return io.BytesIO(_extract(container, key, name, holding, listing, indexes))
+            except SegmentNotFoundError:  # merged further meanwhile: list again
+                if not patience:
+                    raise
     raise AssertionError("unreachable")
 
 
-def _extract(container: Container, merged: SegmentInfo, index: SegmentIndex, name: SegmentName) -> BinaryIO:
-    """The lines of one writer's range of seqs, from a compacted segment."""
+def _extract(
+    container: Container, key: str, name: SegmentName, holding: Sequence[SegmentInfo], listing: Listing, indexes: Indexes
+) -> bytes:
+    """A merged segment as it was appended, from one of the compacted segments that hold its records.
 
-    def wanted(run: Run) -> bool:
-        return run.writer_id == name.writer_id and run.seq_start <= name.seq_end and run.seq_end >= name.seq_start
+    Its size and sha256 are known where an index names it as a source. Where none does (any more), each of its records must
+    be there once.
+    """
+    digests = _digests(name, holding, listing, indexes)
+    for merged in holding:
+        index = indexes.get(merged.name)
+        assert index is not None
+        lines = _lines_of(container, merged, index, name)
+        bodies = _bodies(lines) if digests else [b"".join(chain.from_iterable(lines))] if max(map(len, lines)) == 1 else []
+        for body in bodies:
+            if not digests or (len(body), sha256(body)) in digests:
+                return body
+    raise CorruptSegmentError(
+        f"{key!r} was merged into {holding[0].key!r}, which holds other lines for its records too, or in another form: two "
+        f"writers shared the id {name.writer_id!r}, or another program wrote it; records() shows all lines"
+    )
 
-    lines: list[bytes] = []
-    for run in filter(wanted, index.runs):
-        with container.open(merged.key, start=run.offset, end=run.offset + run.length) as stream:
-            lines += islice(stream, max(name.seq_start - run.seq_start, 0), name.seq_end - run.seq_start + 1)
-    return io.BytesIO(b"".join(lines))
+
+def _digests(name: SegmentName, holding: Sequence[SegmentInfo], listing: Listing, indexes: Indexes) -> set[tuple[int, str]]:
+    """Size and sha256 of a merged segment, by the indexes that name it: first those of what holds its records."""
+    found: set[tuple[int, str]] = set()
+    to_see = [each.name for each in holding]
+    seen: set[SegmentName] = set()
+    rest = [each for each in listing.indexes if each.generation == listing.generation]
+    while to_see:
+        current = to_see.pop()
+        if current not in seen:
+            seen.add(current)
+            for source in index.sources if (index := indexes.find(current)) else ():
+                if source.name == name:
+                    found.add((source.size, source.sha256))
+                elif source.name in listing.indexes:
+                    to_see.append(source.name)
+        if not to_see and not found:
+            to_see, rest = rest, []
+            indexes.fetch(to_see)
+    return found
+
+
+def _lines_of(container: Container, merged: SegmentInfo, index: SegmentIndex, name: SegmentName) -> list[list[bytes]]:
+    """The lines of each seq of a segment's range that a compacted segment holds under its writer id."""
+    lines: list[list[bytes]] = [[] for _ in range(name.seq_start, name.seq_end + 1)]
+    for run in index.runs:
+        if run.writer_id == name.writer_id and run.seq_start <= name.seq_end and run.seq_end >= name.seq_start:
+            with container.open(merged.key, start=run.offset, end=run.offset + run.length) as stream:
+                for seq, line in enumerate(islice(stream, name.seq_end - run.seq_start + 1), run.seq_start):
+                    if seq >= name.seq_start:
+                        lines[seq - name.seq_start].append(line)
+    return lines
+
+
+def _bodies(lines: Sequence[Sequence[bytes]]) -> Iterator[bytes]:
+    """What a segment may have been: all that is there, then the n-th line of each seq, then other choices, up to a limit."""
+    yield b"".join(chain.from_iterable(lines))
+    most = max(map(len, lines))
+    if most > 1:
+        for rank in range(most):
+            yield b"".join(each[min(rank, len(each) - 1)] for each in lines)
+        yield from map(b"".join, islice(product(*lines), _CHOICES))

@@ -884,6 +884,54 @@ def test_a_segment_written_after_it_was_not_found_is_read():
     assert setup.store.read_segment(key).read() == lines([0, 1])
 
 
+def two_of_one_id():
+    """Two segments that two writers stored under one id, by key, merged."""
+    setup = make()
+    other = b'{"n":"other"}\n' * 3
+    written = {append(setup.store, 0, 1): lines([0, 1]), setup.store.append_segment(REF, 0, 2, "w", other): other}
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    return setup, written
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_merged_segment_of_an_id_that_two_share_is_told_by_its_digest_or_refused(swept):
+    setup, written = two_of_one_id()
+    first_index = next(iter(setup.keys(f"{REF.prefix}index/")))
+    append(setup.store, 9, 9)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    if swept:
+        setup.memory.delete_many([first_index])
+    for key, body in written.items():
+        if swept:
+            with pytest.raises(CorruptSegmentError, match=rf"'{key}' was merged into .*compacted-0-.*records\(\) shows all"):
+                setup.store.read_segment(key)
+        else:
+            assert setup.store.read_segment(key).read() == body
+    key = append(setup.store, 20, 20)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    assert setup.store.read_segment(key).read() == lines([20])
+
+
+def test_a_merged_segment_that_another_program_wrote_in_its_own_form_is_refused_not_changed():
+    setup = make()
+    key = setup.put(f"{EVENTS}0-1-w.jsonl", line(0) + b"\r\n\n" + line(1))
+    append(setup.store, 2, 2)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    with pytest.raises(CorruptSegmentError, match="in another form"):
+        setup.store.read_segment(key)
+
+
+def test_a_compacted_segment_costs_a_listing_and_a_get():
+    setup, _ = two_of_one_id()
+    (segment,) = setup.store.list_segments(REF)
+    setup.driver.requests.clear()
+    setup.store.read_segment(segment.key).close()
+    assert setup.driver.counts == {"list_page": 1, "get": 1}
+    setup.put(f"{EVENTS}deleting-1")
+    with pytest.raises(SegmentNotFoundError, match="is of generation 0, its transcript of 1"):
+        setup.store.read_segment(segment.key)
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_segment_is_found_while_it_is_merged_further_and_further(times):
     for number in range(12):

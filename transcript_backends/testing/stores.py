@@ -340,7 +340,6 @@ class StoreContract(Racing):
         store.append_segment(ref, 41, 41, "late", lines_of(41))
         assert [record.seq for record in store.records(ref)][-2:] == [40, 41]
 
-    @pytest.mark.xfail(strict=True, reason="what is read of a merged segment is a mixture of both")
     def test_segments_that_share_a_writer_id_read_as_they_were_appended(
         self, store: ObjectTranscriptStore, ref: TranscriptRef
     ) -> None:
@@ -354,7 +353,6 @@ class StoreContract(Racing):
         assert list(store.records(ref)) == before
         assert {key: self.stored(store, key) for key in written} == written
 
-    @pytest.mark.xfail(strict=True, reason="a compacted segment of an earlier generation is read")
     def test_a_compacted_segment_is_not_read_once_a_delete_has_begun(
         self, store: ObjectTranscriptStore, ref: TranscriptRef
     ) -> None:
