@@ -78,6 +78,7 @@ class Actor:
         self.garbled = 0
         self.outage = 0
         self.delete: Delete | None = None
+        self.writer_id = name.replace("write ", "w")
         self.next: tuple[str, str] = ("", "")
         self._slept = 0.0
         self.greenlet = greenlet(lambda: work(self))
@@ -104,6 +105,7 @@ class Actor:
 
     def dies(self) -> None:
         self.dead = True
+        self.facts.repairs(self.name, ())
         if self.delete:
             self.facts.delete_ends(self.delete, finished=False)
             self.delete = None
@@ -138,6 +140,8 @@ class ActorDriver(WrapperObjectStore):
 
     def _around(self, operation: str, key: str, request: Callable[[], _T]) -> _T:
         actor = self._actor
+        if operation != "delete":
+            actor.facts.repairs(actor.name, ())
         fate = actor.wait(operation, key)
         if fate is Fate.FAILS:
             raise InjectedError(Meaning.TRY_AGAIN)
@@ -193,6 +197,8 @@ class ActorDriver(WrapperObjectStore):
 
     def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
         failed: dict[str, Exception] = {}
+        if self._actor.name.startswith("repair"):
+            self._actor.facts.repairs(self._actor.name, keys)
         with self._actor.scheduler.deleting(keys):
             for key in self._actor.random.sample(keys, len(keys)):
                 if self._actor.delete and self._actor.delete.has_begun and not isinstance(NAMES.parse(key), MarkerKey):
@@ -257,6 +263,8 @@ class Scheduler:
         self.weather = weather
         self.facts = Facts()
         self.seconds = 0.0
+        self.is_unsteady = random.random() < 0.4
+        self.server_ahead = 0
         self.memory = MemoryObjectStore(page_size=page_size, now=self.now) if page_size else TreeObjectStore(self.now)
         self.memory.capabilities = replace(self.memory.capabilities, conditional_delete=conditional)
         self.actors: list[Actor] = []
@@ -265,8 +273,8 @@ class Scheduler:
         self.greenlet = getcurrent()
 
     def now(self) -> datetime:
-        """By the server's clock."""
-        return _EPOCH + timedelta(seconds=int(self.seconds))
+        """By the server's clock, which may step."""
+        return _EPOCH + timedelta(seconds=int(self.seconds) + self.server_ahead)
 
     def start(self, name: str, work: Callable[[Actor], None]) -> Actor:
         actor = Actor(self, name, work)
@@ -279,6 +287,9 @@ class Scheduler:
         if len(self.trace) > _MOST_STEPS:
             raise Violation(f"no end after {_MOST_STEPS} steps: {[each.name for each in self.actors]}")
         self.seconds += self.random.random() * 0.5
+        if self.is_unsteady and self.random.random() < 0.03:
+            self.server_ahead = self.random.choice((-600, -300, -60, 0, 0, 300))
+            self.trace.append((self.seconds, f"the server's clock is {self.server_ahead} s ahead", "", "", Fate.DONE))
         if self.late and self.random.random() < 0.05:
             self.land(self.random.randrange(len(self.late)))
             return

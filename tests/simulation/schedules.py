@@ -1,6 +1,7 @@
 """The actors, and the shapes of schedules.
 
-A general mix; torn listings (readers against compactors); overtaken ones; deletes that are in flight for a whole generation.
+A general mix; torn listings (readers against compactors); overtaken ones; deletes that are in flight for a whole generation;
+several lives of one transcript, followed while the server's clock steps.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
-from simulation.facts import REF, Followed, Look
+from simulation.facts import NAMES, REF, Followed, Look
 from simulation.outcome import FailedSchedule, Violation
 from simulation.scheduler import Actor, Scheduler, Weather
 
@@ -22,16 +23,18 @@ from transcript_backends import (
     SegmentNotFoundError,
     StoreUnavailableError,
 )
+from transcript_backends.listing import list_once
 
 
 def run(seed: int) -> Scheduler:
-    """Run one schedule, of one of four shapes."""
+    """Run one schedule, of one of five shapes."""
     random = Random(seed)
     weather = random.choice((Weather(), Weather(0.02, 0.015, 0.001), Weather(0.08, 0.03, 0.004)))
     scheduler = Scheduler(random, random.choice((2, 3, None)), weather, conditional=random.random() < 0.7)
     try:
-        (_general, _torn, _overtaken, _outlived)[seed % 4](scheduler)
-        for work in (_read, _ask, _follow_to_the_end, _compact_fully, _read, _ask, _read_more_keys, _follow_to_the_end):
+        (_general, _torn, _overtaken, _outlived, _relived)[seed % 5](scheduler)
+        first, then = (_read, _ask, _follow_to_the_end), (_compact_fully, _read, _ask, _read_more_keys, _follow_to_the_end)
+        for work in (*first, _finish_dead_deletes, *then):
             scheduler.start("last", work)
             scheduler.run_out()
     except Exception as error:
@@ -47,7 +50,14 @@ def _general(scheduler: Scheduler) -> None:
     started = 0
     deletes = random.choice((0, 1, 3, 10))
     works: list[Callable[[Actor], None]] = [_write] * 9 + [_compact] * 9 + [_read] * 6
-    works += [_follow] * 3 + [_read_keys] * 3 + [_ask] * 2 + [_repair] + [_repeat] * 2 + [_delete] * deletes
+    works += (
+        [_follow] * 3
+        + [_read_keys] * 3
+        + [_ask] * 2
+        + [_repair] * (not scheduler.is_unsteady)
+        + [_repeat] * 2
+        + [_delete] * deletes
+    )
     for _ in range(random.randint(40, 140)):
         if not scheduler.actors or (len(scheduler.actors) < 6 and random.random() < 0.3):
             work = random.choice(works) if started > 1 else _write
@@ -116,6 +126,22 @@ def _outlived(scheduler: Scheduler) -> None:
         scheduler.land(random.randrange(len(scheduler.late)))
 
 
+def _relived(scheduler: Scheduler) -> None:
+    """Deleted and begun anew, again and again."""
+    random = scheduler.random
+    scheduler.is_unsteady = True
+    works = [_write, _write, _follow, _follow, _delete, random.choice((_compact, _write, _delete))]
+    for number in range(random.randint(6, 16)):
+        work = random.choice(works) if number else _write
+        scheduler.start(f"{work.__name__.strip('_')} {number}", work)
+        for _ in range(random.choice((1, 5, 20, 60))):
+            if scheduler.actors:
+                scheduler.step()
+    scheduler.run_out()
+    while scheduler.late:
+        scheduler.land(0)
+
+
 def _begin(scheduler: Scheduler, segments: int) -> None:
     """So many segments, each of another writer."""
     for number in range(segments):
@@ -127,7 +153,14 @@ def _begin(scheduler: Scheduler, segments: int) -> None:
 
 
 def _write(actor: Actor) -> None:
-    """Append some segments; now and then once more, or as another program would have cut them."""
+    """Append some segments; now and then once more, or as another program would have cut them.
+
+    A writer of the next life may have the name of one of the life before.
+    """
+    busy = {each.writer_id for each in actor.scheduler.actors}
+    if not actor.scheduler.late and (free := sorted(actor.facts.free_writer_ids() - busy)) and actor.random.random() < 0.7:
+        actor.writer_id = actor.random.choice(free)
+        actor.facts.begins_anew(actor.writer_id)
     with actor.facts.look() as look:
         try:
             seq = actor.store.next_seq(REF)
@@ -153,12 +186,13 @@ def _write(actor: Actor) -> None:
 def _repeat(actor: Actor) -> None:
     """A writer that never got to know that it was done, days ago."""
     if actor.facts.keys:
-        _append(actor, actor.facts.records_in(actor.random.choice(list(actor.facts.keys.values()))))
+        records = actor.facts.records_in(actor.random.choice(list(actor.facts.keys.values())))
+        actor.writer_id = records[0].writer_id
+        _append(actor, records)
 
 
 def _new(actor: Actor, seq: int) -> Record:
-    writer_id = actor.name.replace("write ", "w")
-    return actor.facts.new_record(seq, writer_id, actor.random.choice((0, 0, 0, 50)))
+    return actor.facts.new_record(seq, actor.writer_id, actor.random.choice((0, 0, 0, 50)))
 
 
 def _append(actor: Actor, records: list[Record]) -> bool:
@@ -210,9 +244,17 @@ def _go_on_following(actor: Actor, followed: Followed, stop_when_idle: float) ->
 
 
 def _follow_to_the_end(actor: Actor) -> None:
+    is_deleting = list_once(actor.store._container, NAMES).deleting
     for followed in actor.facts.followed:
         _go_on_following(actor, followed, 0.0)
-        actor.facts.check_followed(followed, is_all=True)
+        actor.facts.check_followed(followed, is_all=not is_deleting)
+
+
+def _finish_dead_deletes(actor: Actor) -> None:
+    """As a repair does, but for removing what the server's clock says is older."""
+    listing = list_once(actor.store._container, NAMES)
+    if listing.deleting:
+        actor.store._container.create(NAMES.deleted(listing.generation), b"")
 
 
 def _read_keys(actor: Actor) -> None:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from simulation.outcome import FailedSchedule
 from simulation.schedules import run
 
-from transcript_backends import compaction, deletion, listing, object_store, reading
+from transcript_backends import compaction, deletion, following, listing, object_store, reading
 from transcript_backends.compaction import _Compactor, _StopError
 from transcript_backends.container import Container, Whole
 from transcript_backends.deletion import DeleteResult
 from transcript_backends.errors import SegmentConflictError
+from transcript_backends.following import Place
 from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import EVENTS, INDEX, SegmentName, TranscriptKeys
 from transcript_backends.listing import Listing, stable_listing
 from transcript_backends.ranges import Ranges
+from transcript_backends.reading import Plan
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 _MUTATIONS: dict[str, tuple[Mutation, int]] = {}
@@ -226,6 +229,40 @@ def a_compaction_deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
 @mutation(within=1000)
 def a_delete_deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deletion, "_versions", lambda _, objects: dict.fromkeys((each.key for each in objects), ""))
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+@mutation(within=1000)
+def a_clock_tells_what_a_follower_has_seen(patch: pytest.MonkeyPatch) -> None:
+    go_on, looked = following.go_on, dict[int, datetime]()
+
+    def by_time(container: Container, names: TranscriptKeys, place: Place, **options: Any) -> tuple[Plan, Place]:
+        plan, moved = go_on(container, names, place, **options)
+        if plan.generation != place.generation and place.generation in looked:
+            for each in plan.segments:
+                seen = place.seen.get(each.writer_id, -1)
+                if each.seq_end <= seen and each.created_at < looked[place.generation] - timedelta(seconds=2):
+                    moved.seen[each.writer_id] = seen
+                    moved.withheld.pop(each.writer_id, None)
+        if (now := container.server_time()) is not None:
+            looked[plan.generation] = now
+        return plan, moved
+
+    patch.setattr(following, "go_on", by_time)
+
+
+@mutation(within=1000)
+def what_was_withheld_counts_as_given(patch: pytest.MonkeyPatch) -> None:
+    moved = Place.moved
+    patch.setattr(Place, "moved", lambda *arguments: moved(*arguments)._replace(withheld={}))
+
+
+@mutation(within=4000)
+def what_was_given_while_a_delete_ran_is_taken_to_be_still_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(following, "_mark", lambda line: "")
+    patch.setattr(following, "lines_at", lambda *_: [b""])
 
 
 # --- lost answers -----------------------------------------------------------------------------------------------------
