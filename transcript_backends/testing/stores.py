@@ -406,6 +406,29 @@ class StoreContract(Racing):
         ]
         assert len(store.list_segments(ref)) == 1
 
+    def test_a_copy_while_compactions_run_holds_the_same_records(
+        self, store: ObjectTranscriptStore, ref: TranscriptRef
+    ) -> None:
+        for seq in range(24):
+            store.append_segment(
+                ref, seq, seq + seq % 2, f"w{seq % 3}", lines_of(*range(seq, seq + seq % 2 + 1), text=f"{seq}")
+            )
+        before = list(store.records(ref))
+
+        def compact() -> None:
+            for min_segments in (4, 3, 2):
+                store.compact(ref, CompactionPolicy(min_segments=min_segments))
+
+        with open_store("memory://") as copied:
+
+            def copy() -> None:
+                for _ in range(2):
+                    copy_transcript(store, copied, ref)
+
+            assert all_at_once([compact, copy, compact, copy]) == [None] * 4
+            assert list(copied.records(ref)) == before
+        assert list(store.records(ref)) == before
+
     def test_a_compacted_transcript_is_deleted_whole(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
         for seq in range(20):
             store.append_segment(ref, seq, seq, "w", lines_of(seq))
