@@ -118,6 +118,7 @@ class Journal:
         self._rotate_at = _ROTATE_BYTES
         self._is_sound = True  # the file holds all that was written, and has its name
         self._file = -1
+        self._disk.make_directory(directory)
         try:
             self._replace()
         except BaseException:
@@ -219,12 +220,12 @@ class Journal:
     def _replace(self) -> None:
         content = b"".join(self._content())
         for remaining in reversed(range(_ATTEMPTS)):
-            self._disk.make_directory(self._directory)
             try:
                 self._replace_by(content)
             except FileNotFoundError:
                 if not remaining:
                     raise
+                self._disk.make_directory(self._directory)
             else:
                 break
 

@@ -104,18 +104,39 @@ class Machine(Protocol):
         """Twelve letters and digits that nobody else chooses."""
 
 
+def flush(file: int) -> None:
+    """Return when the content of an open file is on the disk."""
+    if sys.platform == "darwin":  # whose fsync leaves the content in the disk's own cache
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(file)
+
+
+def flush_directory(path: str) -> None:
+    """Return when the names in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: str) -> None:
+    """Create a directory, given by its absolute path, where it is missing, with its parents, each name on the disk."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(path):
+        make_directory(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+    with contextlib.suppress(PermissionError):  # a parent that is somebody else's was there before us
+        flush_directory(parent)
+
+
 class SystemDisk:
     """The file systems of this machine (POSIX)."""
 
     def make_directory(self, path: str) -> None:
-        path = os.path.abspath(path)
-        if os.path.isdir(path):
-            return
-        parent = os.path.dirname(path)
-        self.make_directory(parent)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
-        self.flush_directory(parent)
+        make_directory(os.path.abspath(path))
 
     def names(self, directory: str) -> list[str]:
         try:
@@ -157,17 +178,10 @@ class SystemDisk:
         os.ftruncate(file, size)
 
     def flush(self, file: int) -> None:
-        if sys.platform == "darwin":  # whose fsync leaves the content in the disk's own cache
-            fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-        else:
-            os.fsync(file)
+        flush(file)
 
     def flush_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush_directory(path)
 
     def link(self, path: str, name: str) -> None:
         try:

@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 
 from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
 from transcript_backends.drivers.walks import Walks, walk
+from transcript_backends.machine import flush, flush_directory, make_directory
 
 _ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = ".tmp-"
@@ -50,7 +51,7 @@ class LocalObjectStore:
     details = ""
 
     def __init__(self, directory: str) -> None:
-        _make(directory)
+        make_directory(directory)
         self.location = f"file://{directory}"
         self.capabilities = Capabilities(one_pass=False, parallel=1, conditional_delete=True)
         self._root = os.path.realpath(directory)
@@ -83,7 +84,7 @@ class LocalObjectStore:
                 while remaining:
                     remaining = remaining[os.write(descriptor, remaining) :]
                 os.utime(descriptor, ns=(time.time_ns(),) * 2)  # the kernel's own stamp is coarse; versions need a fine one
-                _flush(descriptor)
+                flush(descriptor)
                 version = _version(os.fstat(descriptor))
             finally:
                 os.close(descriptor)
@@ -97,7 +98,7 @@ class LocalObjectStore:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-        _flush_directory(directory)
+        flush_directory(directory)
         return version
 
     def _replace(self, directory: str, temporary: str, target: str, expected: IfMatch) -> str:
@@ -118,12 +119,12 @@ class LocalObjectStore:
         if directory in self._settled:
             return
         if directory == self._root:
-            _make(directory)
+            make_directory(directory)
         else:
             self._settle(os.path.dirname(directory))
             with contextlib.suppress(FileExistsError):
                 os.mkdir(directory)
-            _flush_directory(os.path.dirname(directory))
+            flush_directory(os.path.dirname(directory))
             _sweep(directory)
         self._settled.add(directory)
 
@@ -145,7 +146,7 @@ class LocalObjectStore:
                 failed[key] = error
         for directory in touched:
             with contextlib.suppress(FileNotFoundError):
-                _flush_directory(directory)
+                flush_directory(directory)
         return failed
 
     # --- read ---------------------------------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ def _link_durably(source: str, target: str) -> None:
         if os.path.islink(target) or os.path.isdir(target):
             raise _Refused(f"{target!r} is not a regular file") from None
         # Whoever put it there may have died before flushing its name, and our caller may find that it is what he wants.
-        _flush_directory(os.path.dirname(target))
+        flush_directory(os.path.dirname(target))
         raise
 
 
@@ -311,15 +312,6 @@ def _rename_new(source: str, target: str) -> None:
     raise OSError(errno.ENOTSUP, "this file system has no way to create a file only where it is absent", target)
 
 
-def _flush(descriptor: int) -> None:
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(descriptor)
-
-
 @contextlib.contextmanager
 def _opened(directory: str) -> Iterator[int]:
     descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
@@ -327,22 +319,6 @@ def _opened(directory: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _flush_directory(directory: str) -> None:
-    with _opened(directory) as descriptor:
-        os.fsync(descriptor)
-
-
-def _make(root: str) -> None:
-    """Make the store's own directory where it is missing, with its parents, each entry on disk."""
-    parent = os.path.dirname(root)
-    if not os.path.isdir(root):
-        _make(parent)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(root)
-    with contextlib.suppress(PermissionError):  # a parent that is somebody else's was there before us
-        _flush_directory(parent)
 
 
 @contextlib.contextmanager
