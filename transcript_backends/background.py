@@ -127,7 +127,7 @@ class BackgroundCompactor:
             self._stopping.wait(self._interval)
 
     def _compact(self, ref: TranscriptRef) -> None:
-        with _at_work.claim(str(self._store), ref) as is_ours:
+        with _at_work.claim(getattr(self._store, "identity", str(self._store)), ref) as is_ours:
             if not is_ours:
                 return
             result = self._store.compact(ref, self._policy)
@@ -172,9 +172,9 @@ class _AtWork:
         tell_after_fork(self)
 
     @contextlib.contextmanager
-    def claim(self, location: str, ref: TranscriptRef) -> Iterator[bool]:
+    def claim(self, store: str, ref: TranscriptRef) -> Iterator[bool]:
         """Gives whether the transcript is the caller's until the end of the block."""
-        claim = (location, ref)
+        claim = (store, ref)
         with self._lock:
             is_new = claim not in self._claimed
             self._claimed.add(claim)

@@ -255,6 +255,11 @@ class ObjectTranscriptStore:
         self._check_filled()
         return BackgroundCompactor(self, refs or self.list_refs, policy, interval=interval, on_error=on_error)
 
+    @property
+    def identity(self) -> str:
+        """Tells this store from every other, also from one of the same location on another server. Holds no secret."""
+        return f"{self._container.identity} {self}"
+
     def close(self) -> None:
         """Close the connections, those of views included; later calls raise `StoreClosedError`."""
         self._container.close()

@@ -329,10 +329,10 @@ class TranscriptWriter:
             self._changed.notify_all()
 
     def _send_leftovers(self, spool_dir: str) -> None:
-        store, identity = str(self._store), self._identity
+        store, most_bytes = self._store, self._limits[1]
         with (
             self._reading(spool_dir),
-            leftovers(self._machine, spool_dir, store, identity, self.ref, self._limits[1]) as found,
+            leftovers(self._machine, spool_dir, str(store), store.identity, self.ref, most_bytes) as found,
         ):
             for path, writer_id, batches, offload_bytes in found:
                 for batch in batches:
@@ -355,14 +355,10 @@ class TranscriptWriter:
         except OSError as error:
             raise JournalError(f"the journals in {spool_dir!r} can't be read: {error}; repair the disk, try again") from error
 
-    @property
-    def _identity(self) -> str:
-        return f"{self._container.identity} {self._store}"
-
     # --- the journal --------------------------------------------------------------------------------------------------
 
     def _open_journal(self, spool_dir: str) -> Journal:
-        header = Header(str(self._store), self._identity, self.ref, self.writer_id, self._offload_bytes)
+        header = Header(str(self._store), self._store.identity, self.ref, self.writer_id, self._offload_bytes)
         try:
             return Journal(
                 self._machine, spool_dir, header, lambda: Waiting(self._sent, Batch(self._stored, list(self._lines)))

@@ -212,6 +212,20 @@ def test_two_never_work_on_one_transcript_at_once():
     assert REFS[0] in same.done
 
 
+def test_stores_of_one_location_on_different_servers_do_not_hold_each_other_up():
+    one, other = Stub(), Stub()
+    one.identity, other.identity = "stub:// here", "stub:// there"
+    one.go_on.clear()
+    first = BackgroundCompactor(one, Rounds(REFS[:1]), interval=1e6)
+    assert one.entered.acquire(timeout=PATIENCE)
+    rounds = Rounds(REFS[:1])
+    with BackgroundCompactor(other, rounds, interval=0):
+        rounds.wait(2)
+    assert other.done
+    one.go_on.set()
+    assert first.stop(PATIENCE)
+
+
 @pytest.mark.parametrize("interval", [-1, float("nan"), float("inf"), 1e300])
 def test_an_interval_that_nobody_can_wait_for_is_refused(interval):
     with pytest.raises(ValueError, match="the interval must be a number of seconds"):
