@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import NamedTuple
 
@@ -40,8 +40,13 @@ class Comparison(NamedTuple):
     beside: int
 
 
-def compare(wanted: Iterable[Record], held: Iterable[Record]) -> Comparison:
-    """Both are in order, each record once."""
+def compare(wanted: Iterable[Record], held: Iterable[Record], counts: Callable[[Record], bool] = lambda _: True) -> Comparison:
+    """Compare records in order, each once.
+
+    Args:
+        wanted, held: of the first and of the second transcript.
+        counts: whether one of the first counts, as common or as missing.
+    """
     common, missing, beside = Digest(), 0, 0
     first: Record | None = None
     others = groupby(held, key=lambda each: each[:2])
@@ -57,8 +62,9 @@ def compare(wanted: Iterable[Record], held: Iterable[Record]) -> Comparison:
         for record in group:
             if record.line in lines:
                 lines.remove(record.line)
-                common.add(*record)
-            else:
+                if counts(record):
+                    common.add(*record)
+            elif counts(record):
                 first = first or record
                 missing += 1
         beside += len(lines)

@@ -17,7 +17,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from transcript_backends.comparing import Digest, compare
 from transcript_backends.container import Container
-from transcript_backends.errors import CorruptSegmentError, InvalidURLError, SegmentNotFoundError
+from transcript_backends.errors import CorruptSegmentError, InvalidURLError, SegmentNotFoundError, StoreUnavailableError
 from transcript_backends.index import SegmentIndex, build
 from transcript_backends.keys import PAYLOADS, PayloadKey, TranscriptKeys
 from transcript_backends.listing import Indexes, SegmentInfo, stable_listing
@@ -172,7 +172,19 @@ class _Copy:
     # --- what is missing ----------------------------------------------------------------------------------------------
 
     def _look(self) -> Plan:
-        """List both sides, and find the segments with records that the destination does not hold."""
+        """List both sides, and find the segments with records that the destination does not hold.
+
+        Some are read for that; where one vanishes, it was merged: everything is listed again.
+        """
+        for patience in reversed(range(_PATIENCE)):
+            try:
+                return self._see()
+            except SegmentNotFoundError as error:
+                if not patience:
+                    raise _too_busy(self._source) from error
+        raise AssertionError("unreachable")
+
+    def _see(self) -> Plan:
         plan = look(*self._source)
         for each in plan.segments:
             if each.generation is not None and plan.indexes.get(each.name) is None:
@@ -303,9 +315,10 @@ class _Copy:
             there.add_all(held)
         if there.value == seen.value:
             return 0
+        # Both may have grown since: what counts is that everything seen is in both.
+        scope = self._scope or Ranges(claims_of(*self._plan[:2]))
         with closing(self._source.records(first, last)) as wanted, closing(self._destination.records(first, last)) as held:
-            found = compare(wanted, held)
-        # The source may have grown since: what counts is that everything seen is in both.
+            found = compare(wanted, held, lambda each: not scope.gaps(each.writer_id, each.seq, each.seq))
         if found.common.value == seen.value or (not found.missing and found.common.count >= seen.count):
             return found.beside
         if found.first is None:
@@ -315,6 +328,10 @@ class _Copy:
             f"{found.first.writer_id} is missing there or another, {found.missing} of {seen.count} in all; verify both, "
             "and copy again"
         )
+
+
+def _too_busy(where: object) -> StoreUnavailableError:
+    return StoreUnavailableError(f"{where} is being compacted faster than it can be read; try again")
 
 
 def _records_in(claims: Iterable[Claim]) -> int:
@@ -350,7 +367,7 @@ def stream_records(
                         yield record
                         first = record.seq
             return
-        except SegmentNotFoundError:
+        except SegmentNotFoundError as error:
             if not patience:
-                raise
+                raise _too_busy(container.driver.location) from error
         plan = look_again()

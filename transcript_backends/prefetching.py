@@ -28,7 +28,8 @@ class Ahead:
         fetch: gives the body of one; default: by one request, of which a large body is received only as it is read.
         gently: begin with half as many requests as may be under way, and as many more for each segment that is read: the
             reader may stop soon.
-        parallel: how many requests may be under way; None: as many as the container has in one operation.
+        parallel: how many requests may be under way; None: as many as the container has in one operation. 1: no thread is
+            used, and a segment is fetched when it is opened.
         crew: of the reading.
     """
 
@@ -50,6 +51,7 @@ class Ahead:
         self._depth = self._more if gently else self._most
         self._coming: deque[Coming[SegmentInfo, BinaryIO]] = deque()
         self._ahead = 0  # bytes
+        self._is_inline = parallel == 1
         self._workers = Workers(crew or Crew(), parallel)
 
     def begin(self) -> None:
@@ -80,6 +82,8 @@ class Ahead:
             self._coming.pop().drop()
 
     def _next(self) -> BinaryIO:
+        if self._is_inline:
+            self._coming[0].fetch()
         stream = self._coming[0].result()
         self._ahead -= self._coming.popleft().of.size
         self._depth = min(self._depth + self._more, self._most)
@@ -92,7 +96,8 @@ class Ahead:
                 break
             self._coming.append(coming := Coming(self._opened, segment))
             self._ahead += segment.size
-            self._workers.begin(coming.fetch)
+            if not self._is_inline:
+                self._workers.begin(coming.fetch)
         return bool(self._coming)
 
     def _opened(self, segment: SegmentInfo) -> BinaryIO:

@@ -11,6 +11,7 @@ from simulation.outcome import Violation
 
 from transcript_backends import Record, SegmentInfo, TranscriptRef
 from transcript_backends.keys import MarkerKey, SegmentName, TranscriptKeys
+from transcript_backends.verifying import VerifyReport
 
 REF = TranscriptRef("t", "a", "s")
 NAMES = TranscriptKeys("", REF.prefix)
@@ -41,6 +42,7 @@ class Look:
         self.keys = keys
         self.never = never
         self.touched = touched
+        self.may_be_deleted = False  # because a delete, or the repair of one, is running at some time of it
         self.is_overtaken = False  # by a delete from its beginning to its end
 
 
@@ -134,6 +136,8 @@ class Facts:
 
     def delete_begins(self) -> Delete:
         self._deletes.append(Delete(self._stored_records()))
+        for look in self.looks:
+            look.may_be_deleted = True
         self._touch(self._deletes[-1].there)
         return self._deletes[-1]
 
@@ -161,6 +165,9 @@ class Facts:
     def repairs(self, actor: str, keys: Collection[str]) -> None:
         """Keep what somebody finishes a dead delete by: its requests may be made again, after a key was stored again."""
         self._repairing[actor] = keys
+        if keys:
+            for look in self.looks:
+                look.may_be_deleted = True
 
     def new_followed(self) -> Followed:
         self.followed.append(Followed())
@@ -190,6 +197,7 @@ class Facts:
     def look(self) -> Iterator[Look]:
         """What goes on inside is a look at the transcript."""
         look = Look(self.present - self.touched, self.keys.keys() - self._touched_keys, set(self.gone), set(self.touched))
+        look.may_be_deleted = bool(self._deletes or self._doomed)
         self.looks.append(look)
         try:
             yield look
@@ -215,6 +223,19 @@ class Facts:
         _fail_if("never written", given.keys() - self.present, followed.records)
         if is_all:
             _fail_if("not followed", self.present - self._ever_touched - given.keys(), followed.records)
+
+    def check_copy(self, look: Look, found: Sequence[Record]) -> None:
+        """``found`` is what the destination holds."""
+        if len(set(found)) < len(found):
+            _fail("copied twice", {each for each in found if found.count(each) > 1}, found)
+        _fail_if("never written", set(found) - self.present, found)
+        _fail_if("not copied", look.must - set(found), found)
+
+    def check_report(self, look: Look, report: VerifyReport) -> None:
+        """Where nobody deletes, there is nothing to find but what is harmless, or left of a delete that has died."""
+        found = [each for each in report.problems if not each.harmless and each.kind != "unfinished delete"]
+        if found and not look.may_be_deleted:
+            raise Violation(f"faults where there are none: {found}")
 
     def check_next_seq(self, look: Look, next_seq: int) -> None:
         _fail_if(f"not below next_seq {next_seq}", {each for each in look.must if each.seq >= next_seq}, [])

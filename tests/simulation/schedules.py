@@ -18,11 +18,16 @@ from simulation.scheduler import Actor, Scheduler, Weather
 from transcript_backends import (
     CompactionPolicy,
     CorruptSegmentError,
+    ObjectTranscriptStore,
     PartialDeleteError,
     Record,
+    SegmentConflictError,
     SegmentNotFoundError,
     StoreUnavailableError,
+    copy_transcript,
 )
+from transcript_backends.container import Container
+from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.listing import list_once
 
 
@@ -51,7 +56,8 @@ def _general(scheduler: Scheduler) -> None:
     deletes = random.choice((0, 1, 3, 10))
     works: list[Callable[[Actor], None]] = [_write] * 9 + [_compact] * 9 + [_read] * 6
     works += (
-        [_follow] * 3
+        [_copy] * 2
+        + [_follow] * 3
         + [_read_keys] * 3
         + [_ask] * 2
         + [_repair] * (not scheduler.is_unsteady)
@@ -77,7 +83,9 @@ def _torn(scheduler: Scheduler) -> None:
     _begin(scheduler, scheduler.random.randint(5, 9))
     for number in range(6):
         if number < 2:
-            scheduler.start(f"read {number}", scheduler.random.choice((_read, _read, _read_more_keys, _ask))).slow = True
+            scheduler.start(
+                f"read {number}", scheduler.random.choice((_read, _read, _read_more_keys, _ask, _copy, _copy))
+            ).slow = True
         else:
             scheduler.start(f"compact {number}", _compact)
     scheduler.run_out(weather)
@@ -88,7 +96,7 @@ def _overtaken(scheduler: Scheduler) -> None:
     weather, random = scheduler.weather, scheduler.random
     _begin(scheduler, random.randint(1, 4))
     scheduler.weather = weather
-    look = scheduler.start("look", random.choice((_read, _read_more_keys, _ask, _list_refs, _list_refs, _follow)))
+    look = scheduler.start("look", random.choice((_read, _read_more_keys, _ask, _list_refs, _list_refs, _follow, _copy)))
     for _ in range(random.randint(1, 3)):
         for _ in range(random.randint(0, 8)):
             if look in scheduler.actors:
@@ -214,7 +222,8 @@ def _read(actor: Actor) -> None:
         with actor.facts.look() as look:
             actor.faults = 0
             try:
-                found = list(actor.store.records(REF))
+                is_reverse = actor.random.random() < 0.2
+                found = list(actor.store.records(REF, reverse=is_reverse))[:: -1 if is_reverse else 1]
             except StoreUnavailableError:
                 return _excuse(actor)
             actor.facts.check_records(look, found)
@@ -281,8 +290,25 @@ def _read_these(actor: Actor, count: int) -> None:
     return None
 
 
+def _copy(actor: Actor) -> None:
+    """Copy everything into another store, which has no faults."""
+    destination = ObjectTranscriptStore(Container(MemoryObjectStore(), clock=actor, parallel=1))
+    with actor.facts.look() as look:
+        actor.faults = 0
+        try:
+            copy_transcript(actor.store, destination, REF, verify=actor.random.choice(("all", "new", "off")))
+        except StoreUnavailableError:
+            return _excuse(actor)
+        except (SegmentNotFoundError, CorruptSegmentError, SegmentConflictError) as error:
+            if not look.may_be_deleted:
+                raise Violation(f"a copy of what nobody deletes ends with {error}") from error
+            return None
+        actor.facts.check_copy(look, list(destination.records(REF)))
+    return None
+
+
 def _ask(actor: Actor) -> None:
-    actor.random.choice((_ask_for_next_seq, _list_segments, _list_refs))(actor)
+    actor.random.choice((_ask_for_next_seq, _list_segments, _list_refs, _verify, _estimate))(actor)
 
 
 def _ask_for_next_seq(actor: Actor) -> None:
@@ -295,6 +321,14 @@ def _list_segments(actor: Actor) -> None:
 
 def _list_refs(actor: Actor) -> None:
     _look(actor, lambda look: actor.facts.check_refs(look, list(actor.store.list_refs())))
+
+
+def _verify(actor: Actor) -> None:
+    _look(actor, lambda look: actor.facts.check_report(look, actor.store.verify(REF)))
+
+
+def _estimate(actor: Actor) -> None:
+    _look(actor, lambda _: actor.store.estimate_compaction(REF))
 
 
 def _look(actor: Actor, check: Callable[[Look], None]) -> None:

@@ -11,9 +11,10 @@ import pytest
 from simulation.outcome import FailedSchedule
 from simulation.schedules import run
 
-from transcript_backends import compaction, deletion, following, listing, object_store, reading
+from transcript_backends import compaction, copying, deletion, following, listing, object_store, reading
 from transcript_backends.compaction import _Compactor, _StopError
 from transcript_backends.container import Container, Whole
+from transcript_backends.copying import _Copy
 from transcript_backends.deletion import DeleteResult
 from transcript_backends.errors import SegmentConflictError
 from transcript_backends.following import Place
@@ -191,6 +192,19 @@ def next_seq_is_read_from_segments_alone(patch: pytest.MonkeyPatch) -> None:
 @mutation(within=200)
 def a_reader_stops_at_a_vanished_segment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reading, "_PATIENCE", 1)
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+
+
+@mutation(within=200)
+def a_copy_stops_at_a_vanished_segment(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(copying, "_PATIENCE", 1)
+
+
+@mutation(within=4000)
+def a_copy_does_not_list_again_what_vanishes_while_it_looks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Copy, "_look", _Copy._see)
 
 
 # --- delete -----------------------------------------------------------------------------------------------------------
