@@ -33,8 +33,10 @@ class Follower(Iterator[Record]):
 
     Each record is given once for a cursor: whatever is compacted meanwhile, however late a slow writer is, and in whichever
     process the cursor is taken up again. In one look records come in order of (seq, writer id). Where the transcript is
-    deleted, those of its next life follow. A record is missed only where a writer stores one with a lower seq than it has
-    stored before, which `TranscriptWriter` never does.
+    deleted, those of its next life follow, also where writers use the same ids and seqs again; while a delete is unfinished,
+    records up to the highest seq seen of their writer wait for its end. No clock decides what was seen. A record is missed
+    only where a writer stores one with a lower seq than it has stored before, which `TranscriptWriter` never does, or where
+    the transcript is purged between two looks, which leaves no trace.
 
     An error of the store ends no follower: the next ``next()`` goes on.
 

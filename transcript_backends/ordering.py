@@ -32,12 +32,13 @@ def premature(
         seen: writer id -> highest seq that the reader has seen: then any segment that holds more may be one, whatever its age.
     """
     seen_before = {each.key for each in known}
-    young = [
-        each
-        for each in segments
-        if each.key not in seen_before
-        and (_starts(each, indexes, seen) if seen is not None else since is None or known or each.created_at >= since)
-    ]
+
+    def is_doubted(segment: SegmentInfo) -> bool:
+        if seen is not None:
+            return segment.seq_end > seen.get(segment.writer_id, -1) and bool(_starts(segment, indexes, seen))
+        return since is None or bool(known) or segment.created_at >= since
+
+    young = [each for each in segments if each.key not in seen_before and is_doubted(each)]
     if not young:
         return []
     newest = dict(seen or {})
