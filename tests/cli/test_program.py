@@ -12,6 +12,7 @@ CODES = {
     tb.TranscriptStoreError: 1,
     tb.ConditionalWritesUnsupportedError: 1,
     tb.CorruptSegmentError: 1,
+    tb.JournalError: 1,
     tb.MissingExtraError: 1,
     tb.StoreClosedError: 1,
     tb.InvalidURLError: 2,

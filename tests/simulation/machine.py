@@ -15,7 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
-from simulation.outcome import Violation
+from simulation.outcome import Violation, in_story
 
 from transcript_backends import ObjectTranscriptStore
 from transcript_backends.container import Container
@@ -582,6 +582,6 @@ class World:
     def story(self) -> str:
         """All that happened, a line for each step."""
         return "\n".join(
-            f"{number:5} {seconds:8.1f} s  {name:24} {operation:16} {what[-70:]:70} {fate.value}".rstrip()
+            f"{number:5} {seconds:8.1f} s  {name:24} {operation:16} {in_story(what)[-70:]:70} {fate.value}".rstrip()
             for number, (seconds, name, operation, what, fate) in enumerate(self.trace)
         )

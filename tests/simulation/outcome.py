@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Violation(AssertionError):
     """The library broke its contract."""
@@ -13,3 +15,8 @@ class FailedSchedule(Exception):
     def __init__(self, world: str, seed: int, error: Exception, story: str) -> None:
         self.reason = f"{world}, seed {seed}: {type(error).__name__}: {error}"
         super().__init__(f"{story}\n{self.reason}\nreplay: cd tests && ../.venv/bin/python -m simulation {seed} --of {world}")
+
+
+def in_story(key: str) -> str:
+    """A key as the story of a schedule shows it: without what is chosen at random outside of the seed."""
+    return re.sub(r"\.probe-[0-9a-f]+", ".probe", key)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 from simulation.facts import NAMES, REF, Delete, Facts
-from simulation.outcome import Violation
+from simulation.outcome import Violation, in_story
 
 from transcript_backends import ObjectTranscriptStore
 from transcript_backends.container import Container
@@ -356,7 +356,7 @@ class Scheduler:
     def story(self) -> str:
         """All that happened, a line for each step."""
         return "\n".join(
-            f"{number:5} {seconds:8.1f} s  {name:24} {operation:9} {key.removeprefix(REF.prefix):60} {fate.value}".rstrip()
+            f"{number:5} {seconds:8.1f} s  {name:24} {operation:9} {in_story(key.removeprefix(REF.prefix)):60} {fate.value}".rstrip()
             for number, (seconds, name, operation, key, fate) in enumerate(self.trace)
         )
 
