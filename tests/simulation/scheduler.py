@@ -355,9 +355,10 @@ class Scheduler:
 
     def story(self) -> str:
         """All that happened, a line for each step."""
+        steps = ((*step, in_story(key).removeprefix(REF.prefix), fate) for *step, key, fate in self.trace)
         return "\n".join(
-            f"{number:5} {seconds:8.1f} s  {name:24} {operation:9} {in_story(key.removeprefix(REF.prefix)):60} {fate.value}".rstrip()
-            for number, (seconds, name, operation, key, fate) in enumerate(self.trace)
+            f"{number:5} {seconds:8.1f} s  {name:24} {operation:9} {key:60} {fate.value}".rstrip()
+            for number, (seconds, name, operation, key, fate) in enumerate(steps)
         )
 
     def _go_on(self, actor: Actor, *fate: Fate) -> None:
