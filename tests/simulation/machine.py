@@ -354,6 +354,7 @@ class Process:
         self.world, self.name, self.random = world, name, world.random
         self.dead = False
         self.mortal = True
+        self.deletes = False  # a transcript, at the moment
         self.disk = SimulatedDisk(self)
         self.descriptions: dict[int, Description] = {}
         self.disk_faults: list[str] = []

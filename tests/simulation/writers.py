@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
@@ -45,6 +46,8 @@ class Facts:
         uncertain: those of them that may be found all the same, the power having failed before the disk was well again.
         stored: those in segments that the store has accepted.
         touched: those that a delete may have removed.
+        numbers: seq and writer id of those that append has confirmed, by entry.
+        followed, cursor: what followers were given, one after the other, and where the next one goes on.
     """
 
     def __init__(self, world: World) -> None:
@@ -56,6 +59,9 @@ class Facts:
         self.touched: set[str] = set()
         self.deletes = 0
         self.numbers: dict[str, tuple[int, str]] = {}
+        self.followed: list[Record] = []
+        self.cursor: str | None = None
+        self.is_followed = False
         self.not_neutral: defaultdict[Process, set[str]] = defaultdict(set)
         self._ids = itertools.count()
         self._world = world
@@ -101,7 +107,7 @@ class Facts:
     def _died(self, process: Process, fate: Fate) -> None:
         if fate is Fate.POWER_CUT or {"truncate", "read"} & set(process.disk_faults):
             self.uncertain |= self.not_neutral[process]
-        if getattr(process, "delete_runs", False):
+        if process.deletes:
             self.delete_ends()
 
     # --- what must hold -----------------------------------------------------------------------------------------------
@@ -170,19 +176,18 @@ def _agents(world: World, facts: Facts) -> None:
     """Writers with random ids that come and go beside readers, compactors and deletes."""
     random = world.random
     others = random.choice(([], [_compact, _read, _follow], [_compact, _read, _delete]))
-    followed: list[Record] = []
     for number in range(random.randint(1, 5)):
         spool_dir = SPOOL if random.random() < 0.8 else None
         process = Process(world, f"agent {number}", _agent(facts, spool_dir=spool_dir))
         for _ in range(random.randint(0, 150)):
             if others and random.random() < 0.02 and len(world.threads) < 12:
-                _start(world, random.choice(others), facts, followed)
+                _start(world, random.choice(others), facts)
             if world.threads:
                 world.step()
         if random.random() < 0.2:
             world.kill(process)
     world.run_out(world.weather)
-    _finish(world, facts, followed)
+    _finish(world, facts)
 
 
 def _one_id(world: World, facts: Facts) -> None:
@@ -196,7 +201,7 @@ def _one_id(world: World, facts: Facts) -> None:
             world.kill(thread.process)
         while world.late:
             world.land(0)
-    _finish(world, facts, [])
+    _finish(world, facts)
 
 
 def _at_once(world: World, facts: Facts) -> None:
@@ -211,7 +216,7 @@ def _at_once(world: World, facts: Facts) -> None:
     for number in range(random.randint(2, 4)):
         Process(world, f"agent {number}", _agent(facts, spool_dir=SPOOL))
     world.run_out(world.weather)
-    _finish(world, facts, [])
+    _finish(world, facts)
 
 
 def _busy(world: World, facts: Facts) -> None:
@@ -220,28 +225,27 @@ def _busy(world: World, facts: Facts) -> None:
     process = Process(world, "busy", _never_idle(facts))
     process.mortal = False
     world.run_out(world.weather)
-    _finish(world, facts, [])
+    _finish(world, facts)
 
 
 def _two_hosts(world: World, facts: Facts) -> None:
     """Two writers under one id, which is forbidden: whatever a follower misses, at least one of them is told."""
     random = world.random
     world.weather = Weather(store=random.choice((0.0, 0.05)))
-    followed: list[Record] = []
     told: list[str] = []
     hosts = [Process(world, f"host {number}", _host(facts, told)) for number in range(2)]
     for each in hosts:
         each.mortal = False
     while not all(each.dead for each in hosts):
         if random.random() < 0.05 and len(world.threads) < 8:
-            _start(world, random.choice((_compact, _follow, _follow)), facts, followed)
+            _start(world, random.choice((_compact, _follow, _follow)), facts)
         world.step()
     world.run_out(world.weather)
     while world.late:
         world.land(0)
-    _start(world, _follow_to_the_end, facts, followed)
+    _start(world, _follow, facts)
     world.run_out()
-    missed = (facts.safe & facts.stored) - {entry_of(each.line) for each in followed}
+    missed = (facts.safe & facts.stored) - {entry_of(each.line) for each in facts.followed}
     if missed and not told:
         raise Violation(f"nobody was told, and a follower missed {sorted(missed)}")
 
@@ -249,11 +253,11 @@ def _two_hosts(world: World, facts: Facts) -> None:
 _SHAPES = (_agents, _agents, _one_id, _at_once, _agents, _one_id, _two_hosts, _agents, _at_once, _busy)
 
 
-def _start(world: World, work: Callable[[Process, Facts, list[Record]], None], facts: Facts, followed: list[Record]) -> None:
-    Process(world, f"{work.__name__.strip('_')} {len(world.trace)}", lambda process: work(process, facts, followed))
+def _start(world: World, work: Callable[[Process, Facts], None], facts: Facts) -> None:
+    Process(world, f"{work.__name__.strip('_')} {len(world.trace)}", lambda process: work(process, facts))
 
 
-def _finish(world: World, facts: Facts, followed: list[Record]) -> None:
+def _finish(world: World, facts: Facts) -> None:
     """All faults end, the next writer comes, and everything must be there."""
     world.weather = Weather()
     while world.late:
@@ -267,11 +271,11 @@ def _finish(world: World, facts: Facts, followed: list[Record]) -> None:
     left = {name for name in world.directory.names if not (world.power_cuts and ".damaged-" in name)}
     if left:
         raise Violation(f"left on the disk: {sorted(left)}")
-    _start(world, _read_all, facts, [])
+    _start(world, _read_all, facts)
     world.run_out()
-    _start(world, _follow_to_the_end, facts, followed)
+    _start(world, _follow, facts)
     world.run_out()
-    given = Counter(entry_of(each.line) for each in followed)
+    given = Counter(entry_of(each.line) for each in facts.followed)
     _none("followed twice", {each for each in given if given[each] > 1} - facts.touched)
     _none("not followed", facts.safe - facts.touched - given.keys())
 
@@ -431,50 +435,33 @@ def _never_idle(facts: Facts) -> Callable[[Process], None]:
 
 def _host(facts: Facts, told: list[str]) -> Callable[[Process], None]:
     def work(process: Process) -> None:
-        random = process.random
-        process.sleep(random.choice((0.0, 2.0, 20.0)))
+        process.sleep(process.random.choice((0.0, 2.0, 20.0)))
         try:
             writer = _open(process, spool_dir=None, writer_id=_SHARED)
+            for _ in range(process.random.randint(2, 6)):
+                _store_some(process, writer, facts, process.random.randint(1, 3))
+                process.sleep(process.random.choice((0.1, 3.0, 15.0, 15.0)))
+            for _ in range(5):  # until the second look at its claim is over
+                process.sleep(3.0)
+                _store_some(process, writer, facts, 1)
         except StoreUnavailableError:
-            return
-        entries: list[str] = []
-        for _ in range(random.randint(2, 6)):
-            for _ in range(random.randint(1, 3)):
-                entry = facts.new_entry(random)
-                try:
-                    writer.append({"e": entry})
-                except StoreUnavailableError:
-                    continue
-                except SegmentConflictError:
-                    told.append(process.name)
-                    return
-                entries.append(entry)
-            try:
-                writer.flush()
-                facts.safe.update(entries)
-            except StoreUnavailableError:
-                pass
-            except SegmentConflictError:
-                told.append(process.name)
-                return
-            process.sleep(random.choice((0.1, 3.0, 15.0, 15.0)))
-        for _ in range(5):  # goes on until the second look at its claim is over
-            process.sleep(3.0)
-            try:
-                entry = facts.new_entry(random)
-                writer.append({"e": entry})
-                writer.flush()
-                facts.safe.add(entry)
-            except StoreUnavailableError:
-                pass
-            except SegmentConflictError:
-                told.append(process.name)
-                return
+            _excuse(process)
+        except SegmentConflictError:
+            told.append(process.name)
 
     return work
 
 
-def _compact(process: Process, facts: Facts, followed: list[Record]) -> None:
+def _store_some(process: Process, writer: TranscriptWriter, facts: Facts, count: int) -> None:
+    entries = [facts.new_entry(process.random) for _ in range(count)]
+    with contextlib.suppress(StoreUnavailableError):  # too much is waiting, or an outage: it goes on with others
+        for entry in entries:
+            writer.append({"e": entry})
+        writer.flush()
+        facts.safe.update(entries)
+
+
+def _compact(process: Process, facts: Facts) -> None:
     policy = CompactionPolicy(min_segments=process.random.choice((2, 3)), full=process.random.random() < 0.3)
     try:
         process.store.compact(REF, policy)
@@ -482,20 +469,20 @@ def _compact(process: Process, facts: Facts, followed: list[Record]) -> None:
         _excuse(process)
 
 
-def _delete(process: Process, facts: Facts, followed: list[Record]) -> None:
+def _delete(process: Process, facts: Facts) -> None:
     facts.delete_begins()
-    process.delete_runs = True  # type: ignore[attr-defined]
+    process.deletes = True
     try:
         process.store.delete(REF)
     except PartialDeleteError:
         pass
     except StoreUnavailableError:
         _excuse(process)
-    process.delete_runs = False  # type: ignore[attr-defined]
+    process.deletes = False
     facts.delete_ends()
 
 
-def _read(process: Process, facts: Facts, followed: list[Record]) -> None:
+def _read(process: Process, facts: Facts) -> None:
     must = facts.must_be_there()
     try:
         found = list(process.store.records(REF))
@@ -505,30 +492,24 @@ def _read(process: Process, facts: Facts, followed: list[Record]) -> None:
     return None
 
 
-def _read_all(process: Process, facts: Facts, followed: list[Record]) -> None:
+def _read_all(process: Process, facts: Facts) -> None:
     facts.check(list(process.store.records(REF)), facts.safe - facts.touched)
 
 
-def _follow(process: Process, facts: Facts, followed: list[Record]) -> None:
+def _follow(process: Process, facts: Facts) -> None:
     """Read on what an earlier follower has not given."""
-    world = process.world
-    cursor = getattr(world, "cursor", None)
-    if getattr(world, "is_followed", False):
+    if facts.is_followed:
         return
-    world.is_followed = True  # type: ignore[attr-defined]
+    facts.is_followed = True
     try:
-        with process.store.follow(REF, cursor=cursor, stop_when_idle=process.random.choice((0.0, 5.0))) as follower:
+        with process.store.follow(REF, cursor=facts.cursor, stop_when_idle=process.random.choice((0.0, 5.0))) as follower:
             for record in follower:
-                followed.append(record)
-                world.cursor = follower.cursor  # type: ignore[attr-defined]
+                facts.followed.append(record)
+                facts.cursor = follower.cursor
     except StoreUnavailableError:
         _excuse(process)
     finally:
-        world.is_followed = False  # type: ignore[attr-defined]
-
-
-def _follow_to_the_end(process: Process, facts: Facts, followed: list[Record]) -> None:
-    _follow(process, facts, followed)
+        facts.is_followed = False
 
 
 def _excuse(process: Process) -> None:
