@@ -932,6 +932,23 @@ def test_a_compacted_segment_costs_a_listing_and_a_get():
         setup.store.read_segment(segment.key)
 
 
+def test_an_index_that_a_delete_removes_before_it_is_read_shows_nothing_under_another_name():
+    setup = make()
+    for seq in range(3):
+        append(setup.store, seq, seq)
+    setup.store.compact(REF, CompactionPolicy(full=True))
+    (index,) = setup.keys(f"{REF.prefix}index/")
+    hooks = []
+    reader = make(wrap=lambda inner: hooks.append(HookedObjectStore(inner)) or hooks[0], memory=setup.memory)
+
+    def begin_a_delete():
+        setup.put(f"{EVENTS}deleting-1")
+        setup.memory.delete_many([index])
+
+    hooks[0].before("get", begin_a_delete, key=index)
+    assert list(reader.store.records(REF)) == []
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_segment_is_found_while_it_is_merged_further_and_further(times):
     for number in range(12):
