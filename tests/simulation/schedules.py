@@ -30,6 +30,8 @@ from transcript_backends.container import Container
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.listing import list_once
 
+SHAPES = 5  # of schedules, which seeds take in turn
+
 
 def run(seed: int) -> Scheduler:
     """Run one schedule, of one of five shapes."""
@@ -37,7 +39,7 @@ def run(seed: int) -> Scheduler:
     weather = random.choice((Weather(), Weather(0.02, 0.015, 0.001), Weather(0.08, 0.03, 0.004)))
     scheduler = Scheduler(random, random.choice((2, 3, None)), weather, conditional=random.random() < 0.7)
     try:
-        (_general, _torn, _overtaken, _outlived, _relived)[seed % 5](scheduler)
+        (_general, _torn, _overtaken, _outlived, _relived)[seed % SHAPES](scheduler)
         first, then = (_read, _ask, _follow_to_the_end), (_compact_fully, _read, _ask, _read_more_keys, _follow_to_the_end)
         for work in (*first, _finish_dead_deletes, *then):
             scheduler.start("last", work)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from simulation.outcome import FailedSchedule
-from simulation.schedules import run
+from simulation.schedules import SHAPES, run
 
 from transcript_backends import compaction, copying, deletion, following, listing, object_store, reading
 from transcript_backends.compaction import _Compactor, _StopError
@@ -26,16 +26,17 @@ from transcript_backends.ranges import Ranges
 from transcript_backends.reading import Plan
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
-_MUTATIONS: dict[str, tuple[Mutation, int]] = {}
+_MUTATIONS: dict[str, tuple[Mutation, range]] = {}
 
 _look_again, _write_index, _remove_sources = _Compactor._look_again, _Compactor._write_index, _Compactor._remove_sources
 
 
-def mutation(*, within: int) -> Callable[[Mutation], Mutation]:
-    """A mutation that so many schedules must catch."""
+def mutation(*, within: int, shape: int | None = None) -> Callable[[Mutation], Mutation]:
+    """A mutation that so many schedules must catch; of one shape, where only that one is likely to."""
 
     def register(apply: Mutation) -> Mutation:
-        _MUTATIONS[apply.__name__] = (apply, within)
+        seeds = range(within) if shape is None else range(shape, within * SHAPES, SHAPES)
+        _MUTATIONS[apply.__name__] = (apply, seeds)
         return apply
 
     return register
@@ -95,7 +96,7 @@ def an_output_goes_because_its_sources_are_gone(patch: pytest.MonkeyPatch) -> No
     patch.setattr(_Compactor, "_look_again", look_again)
 
 
-@mutation(within=3000)
+@mutation(within=2500, shape=4)
 def indexes_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
     def remove_sources(self: Any, again: Listing, merges: Any) -> None:
         _remove_sources(self, again, merges)
@@ -222,7 +223,7 @@ def an_older_generation_is_shown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Listing, "__init__", show_dead)
 
 
-@mutation(within=3000)
+@mutation(within=2000, shape=4)
 def a_finished_delete_takes_its_first_marker_away(patch: pytest.MonkeyPatch) -> None:
     delete = object_store.delete_transcript
 
@@ -296,18 +297,19 @@ def a_taken_key_counts_as_a_conflict(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Container, "_holds", holds)
 
 
-def schedules_until_caught(name: str, most: int) -> tuple[int, str] | None:
+def schedules_until_caught(name: str) -> tuple[int, str] | None:
     """How many schedules a mutation survives, and what it fails with."""
+    apply, seeds = _MUTATIONS[name]
     with pytest.MonkeyPatch.context() as patch:
-        _MUTATIONS[name][0](patch)
-        for seed in range(most):
+        apply(patch)
+        for count, seed in enumerate(seeds, 1):
             try:
                 run(seed)
             except FailedSchedule as failure:
-                return seed + 1, failure.reason
+                return count, failure.reason
     return None
 
 
 @pytest.mark.parametrize("name", _MUTATIONS)
 def test_a_broken_rule_is_noticed(name: str) -> None:
-    assert schedules_until_caught(name, _MUTATIONS[name][1])
+    assert schedules_until_caught(name)
