@@ -409,6 +409,11 @@ class AsyncObjectTranscriptStore:
         """See `ObjectTranscriptStore.estimate_compaction`."""
         return await self._threads.run(partial(self.blocking.estimate_compaction, ref, policy))
 
+    @property
+    def identity(self) -> str:
+        """See `ObjectTranscriptStore.identity`."""
+        return self.blocking.identity
+
     def compactor(
         self,
         policy: CompactionPolicy | None = None,

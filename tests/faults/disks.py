@@ -81,7 +81,7 @@ class RememberingDisk:
     Args:
         inner: the disk.
         directory: the only one that is used.
-        notes: a directory for the notes: ``names``, and the content by inode.
+        notes: a directory for the notes: ``names``, and the content of each file that was flushed.
     """
 
     def __init__(self, inner: Disk, directory: str, notes: str) -> None:
@@ -89,8 +89,10 @@ class RememberingDisk:
         shutil.rmtree(notes, ignore_errors=True)
         os.makedirs(notes)
         os.makedirs(directory, exist_ok=True)
+        self._ids: dict[int, str] = {}  # by inode, whose numbers are used again while the disk still has the file before
         for each in os.scandir(directory):
-            shutil.copy(each.path, self._notes / str(each.inode()))
+            self._ids[each.inode()] = os.urandom(8).hex()
+            shutil.copy(each.path, self._notes / self._ids[each.inode()])
         self._note_names()
 
     def __getattr__(self, name: str) -> object:
@@ -98,20 +100,21 @@ class RememberingDisk:
 
     def create(self, path: str) -> int:
         file = self._inner.create(path)
-        (self._notes / str(os.fstat(file).st_ino)).unlink(missing_ok=True)  # the number may have been another file's
+        self._ids[os.fstat(file).st_ino] = os.urandom(8).hex()
         return file
 
     def flush(self, file: int) -> None:
         content = self._inner.read(file)
         self._inner.flush(file)
-        self._note(str(os.fstat(file).st_ino), content)
+        self._note(self._ids[os.fstat(file).st_ino], content)
 
     def flush_directory(self, path: str) -> None:
         self._inner.flush_directory(path)
         self._note_names()
 
     def _note_names(self) -> None:
-        self._note("names", json.dumps({each.name: each.inode() for each in os.scandir(self._directory)}).encode())
+        names = {each.name: self._ids[each.inode()] for each in os.scandir(self._directory)}
+        self._note("names", json.dumps(names).encode())
 
     def _note(self, name: str, content: bytes) -> None:
         beside = self._notes / f"{name}.{os.urandom(4).hex()}"  # several threads, and killed anywhere
@@ -119,18 +122,15 @@ class RememberingDisk:
         beside.rename(self._notes / name)
 
 
-def cut_power(directory: str, notes: str, chance: random.Random) -> None:
-    """Make a directory what it would be after a power cut: what was flushed, and by chance more."""
+def cut_power(directory: str, notes: str) -> None:
+    """Make a directory what it would be after a power cut: what was flushed."""
     names = Path(notes) / "names"
     if not names.exists():  # the process was killed before it used the disk
         return
-    found = {each.inode(): Path(each.path).read_bytes() for each in os.scandir(directory)}
-    kept: dict[str, bytes] = {}
-    for name, inode in json.loads(names.read_bytes()).items():
-        noted = Path(notes) / str(inode)
-        on_disk = noted.read_bytes() if noted.exists() else b""
-        seen = found.get(inode, on_disk)
-        kept[name] = seen[: max(len(on_disk), chance.randrange(len(seen) + 1))] if seen.startswith(on_disk) else on_disk
+    kept = {
+        name: noted.read_bytes() if (noted := Path(notes) / each).exists() else b""
+        for name, each in json.loads(names.read_bytes()).items()
+    }
     shutil.rmtree(directory)
     os.makedirs(directory)
     for name, content in kept.items():

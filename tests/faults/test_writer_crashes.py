@@ -55,7 +55,7 @@ def test_a_writer_that_ends_at_random_moments_loses_nothing_that_was_safe(tmp_pa
                 said.append(int(line))
             safe.append(said[-1])
             if not has_power:
-                disks.cut_power(spool_dir, notes, chance)
+                disks.cut_power(spool_dir, notes)
         nursery.stdin.close()
     with open_store(url) as store:
         store.writer(REF, spool_dir=spool_dir or None).close()

@@ -268,7 +268,7 @@ def a_clock_tells_what_a_follower_has_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(following, "go_on", by_time)
 
 
-@mutation(within=1000)
+@mutation(within=2000, shape=4)
 def what_was_withheld_counts_as_given(patch: pytest.MonkeyPatch) -> None:
     moved = Place.moved
     patch.setattr(Place, "moved", lambda *arguments: moved(*arguments)._replace(withheld={}))
