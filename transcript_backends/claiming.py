@@ -22,25 +22,25 @@ class Claim:
     Args:
         container, names: the transcript.
         writer_id: the id.
-        is_own: whether it is random, and nobody else's.
+        is_random: whether it is nobody else's, and needs no claim.
     """
 
-    def __init__(self, container: Container, names: TranscriptKeys, writer_id: str, *, is_own: bool) -> None:
+    def __init__(self, container: Container, names: TranscriptKeys, writer_id: str, *, is_random: bool) -> None:
         self._container, self._names, self._writer_id = container, names, writer_id
-        self._is_own = is_own
-        self._is_claimed = self._is_settled = is_own
+        self._is_random = is_random
+        self._is_claimed = self._is_settled = is_random
         self._stored: dict[tuple[int, int], str] = {}  # sha256 by range, of what was stored since the id was claimed
         self._stored_at = self._claimed_at = 0.0
 
     def begin_batch(self) -> bool:
         """Whether the next batch may hold more than one record."""
-        if not self._is_own and self._is_claimed and self._container.clock.monotonic() - self._stored_at > _IDLE_SECONDS:
+        if not self._is_random and self._is_claimed and self._container.clock.monotonic() - self._stored_at > _IDLE_SECONDS:
             self._is_claimed = False
         return self._is_claimed
 
     def batch_is_stored(self, seq_start: int, seq_end: int, sha256: str) -> str | None:
         """Know of a batch that was stored; returns the name of what another writer has stored under the id, if that shows."""
-        if self._is_own:
+        if self._is_random:
             return None
         now = self._container.clock.monotonic()
         if not self._is_claimed or self._is_settled:

@@ -138,9 +138,8 @@ def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[in
         standing = _list(container, names)
         if not any(each.done and each.number >= number for each in standing.markers):
             return number, standing
-        _remove(
-            container, [each for each in standing.markers if not each.done and each.number == number]
-        )  # another delete has used and finished this number since
+        # Another delete has used and finished this number since.
+        _remove(container, [each for each in standing.markers if not each.done and each.number == number])
         number = standing.generation + 1
 
 

@@ -230,7 +230,7 @@ class Journal:
                 break
 
     def _replace_by(self, content: bytes) -> None:
-        temporary = os.path.join(self._directory, f"{temporary_prefix(self.path)}{self._machine.token()}")
+        temporary = os.path.join(self._directory, f".{os.path.basename(self.path)}.{self._machine.token()}")
         file = self._disk.create(temporary)
         try:
             if not self._disk.lock(file):  # somebody who looks for what the dead have left was faster
@@ -290,13 +290,8 @@ def decode(raw: bytes) -> bytes | None:
 
 
 def name_prefix(store: str, ref: TranscriptRef) -> str:
-    """How the names of a transcript's journals begin."""
+    """How the names of a transcript's journals begin; after a dot, those of files that are to become one."""
     return sha256(f"{store}\n{ref.prefix}".encode())[:16] + "-"
-
-
-def temporary_prefix(path: str) -> str:
-    """How the names begin of files that are to become a journal."""
-    return f".{os.path.basename(path)}."
 
 
 def write_all(disk: Disk, file: int, data: bytes) -> None:

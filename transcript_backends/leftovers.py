@@ -62,7 +62,7 @@ def _leftovers(
     disk, prefix = machine.disk, journal.name_prefix(store, ref)
     for name in disk.names(directory):
         path = os.path.join(directory, name)
-        is_temporary = name.startswith(journal.temporary_prefix(prefix)[:-1])
+        is_temporary = name.startswith(f".{prefix}")
         if not (is_temporary or (name.startswith(prefix) and name.endswith(journal.SUFFIX))):
             continue
         try:

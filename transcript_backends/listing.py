@@ -246,13 +246,13 @@ class Indexes:
         return index
 
     def _read(self, name: SegmentName, key: str) -> tuple[SegmentIndex, int]:
-        stored, _, fault, _ = self._container.read(key)
-        if fault:
-            raise errors.CorruptSegmentError(f"{key!r} is damaged: {fault}; remove it")
-        index = SegmentIndex.parse(stored, key)
+        whole = self._container.read(key)
+        if whole.fault:
+            raise errors.CorruptSegmentError(f"{key!r} is damaged: {whole.fault}; remove it")
+        index = SegmentIndex.parse(whole.body, key)
         if index.name != name:
             raise errors.CorruptSegmentError(f"{key!r} names other records than its segment holds; remove it")
-        return index, len(stored)
+        return index, len(whole.body)
 
     def superseded(self, listing: Listing) -> set[str]:
         """The keys of segments whose records are all in a present compacted segment.

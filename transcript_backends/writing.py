@@ -141,7 +141,7 @@ class TranscriptWriter:
         listing = list_once(self._container, self._names)
         given = None if writer_id is None else keys.writer_id_in(listing.generation, writer_id)
         self.writer_id = given or _new_writer_id(self._machine)
-        self._claim = Claim(self._container, self._names, self.writer_id, is_own=given is None)
+        self._claim = Claim(self._container, self._names, self.writer_id, is_random=given is None)
         # What is below _stored is stored; below _confirmed, append has returned, or is about to; the lines are of the rest.
         self._next_seq = self._confirmed = self._stored = listing.next_seq
         self._lines: deque[bytes] = deque()

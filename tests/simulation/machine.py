@@ -15,7 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
-from simulation.outcome import Violation, in_story
+from simulation.outcome import Violation, carry_out, in_story
 
 from transcript_backends import ObjectTranscriptStore
 from transcript_backends.container import Container
@@ -516,11 +516,7 @@ class World:
         """A request that was in flight reaches the store."""
         name, key, request = self.late.pop(index)
         self.trace.append((self.seconds, name, "", key, Fate.DONE))
-        try:
-            request()
-        except Exception as error:
-            if isinstance(error, Violation) or self.memory.classify(error) is None:
-                raise
+        carry_out(request, self.memory.classify)
 
     def kill(self, process: Process, fate: Fate = Fate.KILLED) -> None:
         """A process ends without a word."""

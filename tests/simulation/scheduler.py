@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 from simulation.facts import NAMES, REF, Delete, Facts
-from simulation.outcome import Violation, in_story
+from simulation.outcome import Violation, carry_out, in_story
 
 from transcript_backends import ObjectTranscriptStore
 from transcript_backends.container import Container
@@ -332,11 +332,7 @@ class Scheduler:
         """A request that was in flight reaches the store."""
         name, key, request = self.late.pop(index)
         self.trace.append((self.seconds, name, "", key, Fate.DONE))
-        try:
-            request()
-        except Exception as error:
-            if isinstance(error, Violation) or self.memory.classify(error) is None:
-                raise
+        carry_out(request, self.memory.classify)
 
     def pass_hours(self) -> None:
         """More than an hour goes by, for all clocks: unless somebody reads, since no listing and no request takes that long."""
