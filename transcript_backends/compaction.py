@@ -182,7 +182,7 @@ class _Compactor:
         own = self._indexes.get(segment.name)
         if own is None or (own.records, larger.key) > (index.records, segment.key):
             return False
-        return all(index.covers(*run[:3]) for run in own.runs)
+        return index.covers_all(own)
 
     def _held(self, larger: SegmentInfo, segments: Sequence[SegmentInfo]) -> Sequence[SegmentInfo]:
         """Those of some segments that a compacted one holds; all in one reading where it holds all.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ on_retry: ContextVar[Callable[[errors.StoreUnavailableError], object] | None] = 
 
 # Letters and digits only: Azure takes nothing else in a metadata name.
 _WRITE_ID, _SHA256, _REPLACED = "tbwrite", "tbsha256", "tbreplaced"
+
+SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
 
 _NOTHING = "nothing"
 _CHUNK_BYTES = 1024 * 1024
@@ -153,6 +156,7 @@ class Container:
         self._parallel = parallel
         self.indexes: Recent[Any] = Recent(_INDEXES)  # parsed; under one key there is never another
         self._server_time: tuple[datetime, float] | None = None
+        self._stepped_at = -math.inf
         self._conditional = conditional_writes == "on"
         self._proved = self._proved_if_match = False
         self._proving = threading.Lock()
@@ -511,7 +515,7 @@ class Container:
             asked = token
             page = self._call("list", prefix, lambda: self.driver.list_page(prefix, start_after=start_after, token=asked))
             if page.now is not None:
-                self._server_time = (page.now, self.clock.monotonic())
+                self._told(page.now)
             yield from page.objects
             token = page.token
             if token is None:
@@ -529,6 +533,17 @@ class Container:
             return None
         then, at = self._server_time
         return then + timedelta(seconds=self.clock.monotonic() - at)
+
+    def time_since(self, moment: float) -> datetime | None:
+        """The time by the server's clock at a moment of ours; None where it is not known, or that clock was set since."""
+        now = self.server_time()
+        return now and (now - timedelta(seconds=self.clock.monotonic() - moment) if self._stepped_at < moment else None)
+
+    def _told(self, now: datetime) -> None:
+        expected = self.server_time() or now
+        if abs(now - expected) > SERVER_CLOCKS_DIFFER:
+            self._stepped_at = self.clock.monotonic()
+        self._server_time = (now, self.clock.monotonic())
 
     # --- delete -------------------------------------------------------------------------------------------------------
 

@@ -7,13 +7,14 @@ import binascii
 import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from itertools import islice
 from typing import NamedTuple
 
 from transcript_backends.container import Container
 from transcript_backends.errors import SegmentNotFoundError
 from transcript_backends.hashing import sha256
 from transcript_backends.keys import TranscriptKeys
-from transcript_backends.listing import Listing, SegmentInfo
+from transcript_backends.listing import Listing, SegmentInfo, list_once
 from transcript_backends.payloads import resolved
 from transcript_backends.ranges import Ends, claims_of
 from transcript_backends.reading import Plan, lines_at, look, read_backwards, read_unseen
@@ -144,6 +145,8 @@ class Follower(Iterator[Record]):
         self._ends = {each: self._ends[each] for each in plan.segments if each in self._ends} if self._ends else {}
         if self._last is not None:
             newest = list(read_backwards(self._container, self._names, plan, limit=self._last, ends=self._ends))
+            if not _is_undisturbed(self._container, self._names, plan):
+                return
             self._place = place_of(self._container, plan, _seen_before(newest, plan, self._ends))
             self._last = None
             found = (each for each in reversed(newest))
@@ -332,7 +335,41 @@ def unseen(
     ``ends``, ``crew``: as for `reading.read_records`.
     """
     withheld = {} if place.deleting else dict(place.withheld)
-    return read_unseen(container, names, plan, dict(place.seen), withheld, ends, crew)
+    found = read_unseen(container, names, plan, dict(place.seen), withheld, ends, crew)
+    return _undisturbed(container, names, plan, found) if plan.deleting else found
+
+
+_TOGETHER_RECORDS = 1000
+_TOGETHER_BYTES = 4 * 1024 * 1024
+
+
+def _undisturbed(
+    container: Container, names: TranscriptKeys, plan: Plan, records: Generator[Record, None, None]
+) -> Generator[Record, None, None]:
+    """Records of a plan, as long as what it shows is there: so many at once, and then no more.
+
+    While a delete is unfinished, what was listed may be removed, and its keys may be those of the next life by the time they
+    are read. Then some of what is read is of one life and some of the other, and nobody knows which.
+    """
+    with closing(records):
+        while batch := list(_together(records)):
+            if not _is_undisturbed(container, names, plan):
+                return
+            yield from batch
+
+
+def _together(records: Iterator[Record]) -> Iterator[Record]:
+    size = 0
+    for record in islice(records, _TOGETHER_RECORDS):
+        yield record
+        size += len(record.line)
+        if size > _TOGETHER_BYTES:
+            return
+
+
+def _is_undisturbed(container: Container, names: TranscriptKeys, plan: Plan) -> bool:
+    """Whether all segments of a plan are still there, each the one that was listed, or no delete is at work on them."""
+    return not plan.deleting or set(plan.segments) <= set(list_once(container, names).segments)
 
 
 def marked(records: Generator[Record, None, None], marks: dict[Position, str]) -> Generator[Record, None, None]:

@@ -139,6 +139,10 @@ class SegmentIndex:
                 seq_start = max(seq_start, last + 1)
         return seq_start > seq_end
 
+    def covers_all(self, other: SegmentIndex) -> bool:
+        """Whether every record of another segment is in this one, by identity."""
+        return all(self.covers(*run[:3]) for run in other.runs)
+
     def place_before(self, seq: int) -> tuple[int, int, int]:
         """Where to start reading for records from ``seq`` on.
 

@@ -358,23 +358,28 @@ def _explained(container: Container, names: TranscriptKeys, listing: Listing, in
         return False
     if not unborn:
         return True
-    # One that was born and merged further since has an index that is new, too, and names it.
+    # One that was born since, and merged further or removed because another holds its records, has left an index of that one,
+    # which is new, too.
     objects = container.list(names.prefix + keys.INDEX)
     new = Listing(names, objects).indexes.keys() - listing.indexes.keys()
-    return not any(source.name in unborn for name in sorted(new) if (index := indexes.get(name)) for source in index.sources)
+    since = [index for name in new if (index := indexes.get(name))]
+    return not since or all(
+        (own := indexes.find(name)) and not any(index.covers_all(own) for index in since) for name in unborn
+    )
 
 
 def _sources_first(unborn: set[SegmentName], indexes: Indexes) -> Iterable[SegmentName]:
-    """In an order in which a segment comes before those it may be merged into, which hold more records.
+    """In an order in which a segment comes before those that it may be merged into, or removed for.
 
-    So that one that is gone when it is looked at leaves the one it was merged into to be seen after it.
+    They hold more records, or the same and have the lesser key. So one that is gone when it is looked at leaves that other one
+    to be seen after it.
     """
 
     def records(name: SegmentName) -> int:
         index = indexes.get(name)
         return index.records if index else 0
 
-    return sorted(sorted(unborn), key=records) if len(unborn) > 1 else unborn
+    return sorted(sorted(unborn, reverse=True), key=records) if len(unborn) > 1 else unborn
 
 
 def _until(objects: Iterable[ObjectInfo], end: str | None) -> Iterator[ObjectInfo]:

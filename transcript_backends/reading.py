@@ -12,11 +12,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import timedelta
 from itertools import accumulate, chain, islice, product, takewhile
 from typing import BinaryIO, NamedTuple, cast
 
-from transcript_backends.container import Container
+from transcript_backends.container import SERVER_CLOCKS_DIFFER, Container
 from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError, StoreUnavailableError
 from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex
@@ -30,7 +29,6 @@ from transcript_backends.workers import Crew
 
 _log = logging.getLogger(__name__)
 
-SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the whole seconds they stamp objects with
 _BUSY = 10  # listings after which what shows too early is left out, even before what another writer has stored since
 _PATIENCE = 100  # segments that may vanish in one reading before it is taken for a fault
 _CHOICES = 256  # of different lines, that are tried to find those of a segment
@@ -90,8 +88,8 @@ def look(
         indexes = Indexes(container, names)
         listing = stable_listing(container, names, indexes)
         indexes.expect(listing)
-        now = container.server_time()
-        since = now and now - timedelta(seconds=container.clock.monotonic() - began) - SERVER_CLOCKS_DIFFER
+        at = container.time_since(began)
+        since = at and at - SERVER_CLOCKS_DIFFER
         before, missing = missing, {each.name for each in listing.compacted if each.name not in listing.indexes}
         try:
             segments = readable(listing, indexes)

@@ -147,7 +147,7 @@ class ActorDriver(WrapperObjectStore):
             raise InjectedError(Meaning.TRY_AGAIN)
         try:
             if fate in _IN_FLIGHT:
-                actor.scheduler.send_late(f"{actor.name}'s late {operation}", key, request, operation == "delete")
+                actor.scheduler.send_late(actor, operation, key, request)
             else:
                 answer = request()
         except Exception:
@@ -316,17 +316,20 @@ class Scheduler:
         """Some keys are being deleted, inside."""
         return self.facts.unconditional([] if self.memory.capabilities.conditional_delete else keys)
 
-    def send_late(self, name: str, key: str, request: Callable[[], object], is_delete: bool) -> None:
+    def send_late(self, actor: Actor, operation: str, key: str, request: Callable[[], object]) -> None:
         """A request is in flight, until it lands."""
         stack = ExitStack()
-        if is_delete:
+        if operation == "delete":
             stack.enter_context(self.deleting([key]))
+        is_of_delete, births = operation == "delete" and actor.delete is not None, self.facts.births[key]
 
         def carry_out() -> None:
             with stack:
+                if is_of_delete and births == self.facts.births[key]:
+                    self.facts.outlived(key)
                 request()
 
-        self.late.append((name, key, carry_out))
+        self.late.append((f"{actor.name}'s late {operation}", key, carry_out))
 
     def land(self, index: int) -> None:
         """A request that was in flight reaches the store."""

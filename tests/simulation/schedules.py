@@ -6,12 +6,12 @@ several lives of one transcript, followed while the server's clock steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
-from simulation.facts import NAMES, REF, Followed, Look
+from simulation.facts import NAMES, REF, Facts, Followed, Look
 from simulation.outcome import FailedSchedule, Violation
 from simulation.scheduler import Actor, Scheduler, Weather
 
@@ -28,7 +28,9 @@ from transcript_backends import (
 )
 from transcript_backends.container import Container
 from transcript_backends.drivers.memory import MemoryObjectStore
+from transcript_backends.following import Follower
 from transcript_backends.listing import list_once
+from transcript_backends.workers import Crew
 
 SHAPES = 5  # of schedules, which seeds take in turn
 
@@ -246,12 +248,28 @@ def _go_on_following(actor: Actor, followed: Followed, stop_when_idle: float) ->
     actor.faults = 0
     try:
         with actor.store.follow(REF, cursor=followed.cursor, stop_when_idle=stop_when_idle) as follower:
+            ended = _count_at_each_look(follower, actor.facts)
             for record in follower:
                 followed.records.append(record)
+                if actor.facts.deletes_ended > ended[-1] and actor.facts.is_under_a_key_of_the_past(record):
+                    followed.mistaken.add(record)
                 followed.cursor = follower.cursor
     except StoreUnavailableError:
         _excuse(actor)
     actor.facts.check_followed(followed)
+
+
+def _count_at_each_look(follower: Follower, facts: Facts) -> list[int]:
+    """How many deletes had ended whenever a follower looked."""
+    counts: list[int] = []
+    read = follower._read
+
+    def counting(crew: Crew) -> Generator[Record, None, None]:
+        counts.append(facts.deletes_ended)
+        yield from read(crew)
+
+    follower._read = counting  # type: ignore[method-assign]
+    return counts
 
 
 def _follow_to_the_end(actor: Actor) -> None:
@@ -361,8 +379,9 @@ def _compact_fully(actor: Actor) -> None:
 def _compact_by(actor: Actor, policy: CompactionPolicy) -> None:
     with _compacting(actor):
         result = actor.store.compact(REF, policy)
-        if actor.garbled < 2 and any("sha256" in reason or "bytes" in reason for _, reason in result.left):
-            raise Violation(f"one response was taken for damage: {result.left}")
+        damaged = [each for each in result.left if "sha256" in each[1] or "bytes" in each[1]]
+        if actor.garbled < 2 and any(actor.facts.lives_of(key) < 2 for key, _ in damaged):
+            raise Violation(f"one response was taken for damage: {damaged}")
 
 
 @contextmanager

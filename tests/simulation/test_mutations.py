@@ -96,7 +96,7 @@ def an_output_goes_because_its_sources_are_gone(patch: pytest.MonkeyPatch) -> No
     patch.setattr(_Compactor, "_look_again", look_again)
 
 
-@mutation(within=2500, shape=4)
+@mutation(within=1500, shape=0)
 def indexes_go_with_their_segments(patch: pytest.MonkeyPatch) -> None:
     def remove_sources(self: Any, again: Listing, merges: Any) -> None:
         _remove_sources(self, again, merges)
@@ -241,7 +241,7 @@ def a_compaction_deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Compactor, "_remove", lambda self, doomed: remove(self, dict.fromkeys(doomed, "")))
 
 
-@mutation(within=1000)
+@mutation(within=400, shape=3)
 def a_delete_deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deletion, "_versions", lambda _, objects: dict.fromkeys((each.key for each in objects), ""))
 

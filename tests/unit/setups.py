@@ -21,13 +21,16 @@ EVENTS = f"{REF.prefix}events/"
 
 
 class ServerClock:
-    """A server's clock that stands still until it is told to go on."""
+    """A server's clock that stands still until it is told to go on; as a local clock it goes with that."""
 
     def __init__(self) -> None:
-        self.time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self.time = self._began = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
     def __call__(self) -> datetime:
         return self.time
+
+    def monotonic(self) -> float:
+        return (self.time - self._began).total_seconds()
 
     def go_on(self, **much: float) -> None:
         self.time += timedelta(**much)

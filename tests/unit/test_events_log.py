@@ -237,6 +237,7 @@ def test_what_is_sent_after_a_send_has_returned_comes_after_it(setup):
 def test_a_send_is_a_listing_and_a_put_and_a_get_for_what_others_have_sent():
     clock = ServerClock()
     setup = make(memory=MemoryObjectStore("m", now=clock))
+    setup.store._container.clock = clock
     log, other = EventLog(setup.store, REF), EventLog(setup.store, REF)
     fill(log, [1])
     fill(other, [2])

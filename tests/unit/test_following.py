@@ -256,6 +256,42 @@ def test_who_begins_while_a_delete_runs_misses_nothing_of_the_next_life_and_gets
     assert looks(setup, cursor)[0] == life(2, [3], "x")
 
 
+@pytest.mark.parametrize("last", [None, 1])
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_what_comes_under_a_key_of_the_life_before_while_a_delete_runs_hides_nothing(is_finished, last):
+    hooks = []
+    setup = make(wrap=lambda inner: hooks.append(HookedObjectStore(inner)) or hooks[0])
+    store(setup, 1, 0, 2)
+    store(setup, 1, 3, 3)
+    delete = Deletion(setup)
+    setup.memory.delete_many([setup.keys(EVENTS)[0]])
+
+    def begin_anew():
+        delete.remove()
+        if is_finished:
+            delete.finish()
+        store(setup, 2, 0, 2)
+        store(setup, 2, 3, 3)
+
+    hooks[0].before("get", begin_anew, key=f"{3:019d}-w")
+    found, cursor = looks(setup, **({"last": last} if last else {}))
+    delete.finish()
+    more, cursor = looks(setup, cursor)
+    assert found + more == life(2, range(4))
+    assert looks(setup, cursor)[0] == []
+
+
+def test_many_records_that_come_while_a_delete_runs_come_in_order_and_once():
+    setup = make()
+    delete = Deletion(setup)
+    store(setup, 1, 0, 2999)
+    with setup.store.follow(REF, stop_when_idle=0) as follower:
+        assert [record.line for record in follower] == life(1, range(3000))
+        cursor = follower.cursor
+    delete.finish()
+    assert looks(setup, cursor)[0] == []
+
+
 def test_a_delete_that_overtakes_another_withholds_all_again():
     setup = make()
     store(setup, 1, 0, 4)

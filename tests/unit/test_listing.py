@@ -207,8 +207,12 @@ def test_a_segment_born_after_its_page_is_looked_for_again():
     assert list(setup.store.records(REF)) == records_of([0, 1])
 
 
+NAMED = pytest.mark.parametrize("is_named", [True, False])  # or removed only because the other holds its records
+
+
+@NAMED
 @pytest.mark.parametrize("shift", range(0, 80, 10))
-def test_a_segment_merged_further_while_its_result_is_being_looked_for_hides_nothing(shift):
+def test_a_segment_merged_further_while_its_result_is_being_looked_for_hides_nothing(shift, is_named):
     memory = MemoryObjectStore("m", page_size=2)
     setup = make(memory=memory, wrap=HookedObjectStore)
     hooks = setup.store._container.driver
@@ -217,7 +221,7 @@ def test_a_segment_merged_further_while_its_result_is_being_looked_for_hides_not
         append(setup.store, seq, seq)
     plain = setup.keys(EVENTS)
     key, body, index_key, index = compacted_segment(seqs[:3])
-    further, larger, further_index_key, further_index = compacted_segment(seqs, [index.name])
+    further, larger, further_index_key, further_index = compacted_segment(seqs, [index.name] if is_named else [])
 
     def merge():  # its result comes to stand on the page that was read, and the one source that is gone is on the next
         setup.put(index_key, index.to_json())
@@ -234,7 +238,8 @@ def test_a_segment_merged_further_while_its_result_is_being_looked_for_hides_not
     assert list(setup.store.records(REF)) == records_of(seqs)
 
 
-def test_of_segments_that_may_be_unborn_the_one_with_fewer_records_is_looked_at_first_whatever_their_names():
+@NAMED
+def test_of_segments_that_may_be_unborn_the_one_with_fewer_records_is_looked_at_first_whatever_their_names(is_named):
     memory = MemoryObjectStore("m", page_size=3)
     setup = make(memory=memory, wrap=HookedObjectStore)
     hooks = setup.store._container.driver
@@ -242,7 +247,7 @@ def test_of_segments_that_may_be_unborn_the_one_with_fewer_records_is_looked_at_
         append(setup.store, seq, seq)
     plain = setup.keys(EVENTS)
     key, body, index_key, index = compacted_segment([1, 2, 3])
-    further, larger, further_index_key, further_index = compacted_segment(range(4), [index.name])
+    further, larger, further_index_key, further_index = compacted_segment(range(4), [index.name] if is_named else [])
     assert further < key
 
     def merge():  # the result is on the page that was read, a source of it was on the next
@@ -260,13 +265,27 @@ def test_of_segments_that_may_be_unborn_the_one_with_fewer_records_is_looked_at_
     assert list(setup.store.records(REF)) == records_of(range(4))
 
 
-def test_an_index_that_was_new_when_its_source_was_looked_for_is_not_missed():
+def test_of_segments_with_the_same_records_the_one_that_stays_is_looked_for_last():
+    setup = make()
+    twice = [Record(0, "w", line(0)), Record(0, "w", line(1))]
+    for records in (twice, twice[::-1]):
+        _, index = build(records, 0, [])
+        setup.put(f"{INDEX}{index.name}.json", index.to_json())
+    setup.driver.requests.clear()
+    setup.store.list_segments(REF)
+    heads = [key for operation, key in setup.driver.requests if operation == "head"]
+    assert len(heads) == 2
+    assert heads[0] > heads[1]
+
+
+@NAMED
+def test_an_index_that_was_new_when_its_source_was_looked_for_is_not_missed(is_named):
     setup = make(wrap=HookedObjectStore)
     hooks = setup.store._container.driver
     append(setup.store, 0, 0)
     _, _, index_key, index = compacted_segment([0, 1])
     setup.put(index_key, index.to_json())
-    further, larger, further_index_key, further_index = compacted_segment([0, 1, 2], [index.name])
+    further, larger, further_index_key, further_index = compacted_segment([0, 1, 2], [index.name] if is_named else [])
 
     def appear():  # the first was born, merged and removed between two looks
         setup.put(further_index_key, further_index.to_json())

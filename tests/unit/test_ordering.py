@@ -97,7 +97,7 @@ def test_a_gap_that_is_one_costs_a_second_listing_while_it_is_young_and_none_lat
     append(setup.store, 50, 51)
     for much, listings in ((0, 2), (10, 1)):
         clock.go_on(seconds=much)
-        setup.driver.requests.clear()
+        setup = make(memory=setup.memory)
         assert [seq for seq, _ in seen(setup)] == [0, 1, 2, 3, 50, 51]
         assert setup.driver.counts["list_page"] == listings
 
@@ -150,6 +150,23 @@ def test_what_came_while_a_slow_listing_ran_is_young():
         append(setup.store, seq, seq)
     store = ObjectTranscriptStore(Container(SlowObjectStore(memory, [key(1)]), clock=LocalClock()))
     assert [record.seq for record in store.records(REF)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("minutes", [5, -5])
+def test_a_servers_clock_that_is_set_while_it_lists_says_nothing_of_age(minutes):
+    clock = ServerClock()
+
+    class SetObjectStore(TornObjectStore):
+        def list_page(self, prefix, **arguments):
+            if arguments["token"]:
+                clock.go_on(minutes=minutes)
+            return super().list_page(prefix, **arguments)
+
+    memory = MemoryObjectStore("m", now=clock, page_size=1)
+    setup = make(memory=memory, wrap=lambda inner: SetObjectStore(inner, [], [key(1)]))
+    for seq in range(3):
+        setup.put(key(seq), line(seq) + b"\n")
+    assert [seq for seq, _ in seen(setup)] == [0, 1, 2]
 
 
 def test_a_server_that_tells_no_time_costs_a_second_listing_for_a_gap():
