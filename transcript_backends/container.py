@@ -550,8 +550,8 @@ class Container:
     def delete(self, doomed: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
         """Delete objects in batches; gives the keys that could not be deleted, with the reason. Absent keys are fine.
 
-        A mapping is of versions by key: where the driver can, only those are deleted, and another one stays and is fine too. An
-        empty version is any.
+        A batch that is denied as a whole is a failure of each of its keys. A mapping is of versions by key: where the driver
+        can, only those are deleted, and another one stays and is fine too. An empty version is any.
         """
         failed: dict[str, str] = {}
         versions = doomed if isinstance(doomed, Mapping) else {}
@@ -560,7 +560,11 @@ class Container:
             tries = _Tries(self, "delete", batch[0])
             while batch:
                 asked = batch
-                outcome = self._call("delete", asked[0], lambda: self._delete_batch(asked, versions))
+                try:
+                    outcome = self._call("delete", asked[0], lambda: self._delete_batch(asked, versions))
+                except errors.AccessDeniedError as error:
+                    failed.update(dict.fromkeys(asked, str(error)))
+                    break
                 failures = {key: self._classify(error) for key, error in outcome.items()}
                 again = {key: failure for key, failure in failures.items() if failure.meaning is Meaning.TRY_AGAIN}
                 if again and not tries.again(next(iter(again.values()))):

@@ -7,6 +7,7 @@ further than this module.
 from __future__ import annotations
 
 import contextlib
+import html
 import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -14,12 +15,14 @@ from typing import NamedTuple, TypeVar
 from obstore.exceptions import BaseError
 
 from transcript_backends.drivers.driver import Failure, Meaning
+from transcript_backends.drivers.refusals import sentence
 
 _T = TypeVar("_T")
 
 _ANSWERED = re.compile(r" - Server returned non-2xx status code: ([0-9]{3})[^:]*: (.*)", re.DOTALL)
 _DEBUG = "\n\nDebug source:\n"
-_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,80})</Code>")
+_CODE = re.compile(r"<Code>([A-Za-z0-9._-]{1,80})</Code>")
+_MESSAGE = re.compile(r"<(?:Details|Message)>([^<]{1,2000})</(?:Details|Message)>")
 _REQUEST = re.compile(r"<RequestId>([A-Za-z0-9-]{1,80})</RequestId>|RequestId:([A-Za-z0-9-]{1,80})")
 _REDIRECT = "Received redirect without LOCATION"
 _CREDENTIALS = re.compile(r"^The operation lacked valid authentication credentials for path External \w+ credential provider:")
@@ -43,6 +46,12 @@ class Refusal(NamedTuple):
     code: str = ""
     request_id: str = ""
     body: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What the service says, fit for a message; the last that it says is the most exact."""
+        told = _MESSAGE.findall(self.body)
+        return sentence(html.unescape(told[-1])) if told else ""
 
 
 class Refused(Exception):

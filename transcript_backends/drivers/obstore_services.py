@@ -143,7 +143,7 @@ def s3(driver: S3ObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> Ser
             return Elsewhere()
         code = refusal.code or str(refusal.status)
         answer: Any = {
-            "Error": {"Code": code},
+            "Error": {"Code": code, "Message": refusal.sentence},
             "ResponseMetadata": {"HTTPStatusCode": refusal.status, "RequestId": refusal.request_id},
         }
         return sdk.ClientError(answer, operation)
@@ -218,7 +218,7 @@ def gcs(driver: GCSObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> S
             return NotAnAnswer("HTTP 404 that names no reason")
         reason = "required" if code == "AuthenticationRequired" else code[:1].lower() + code[1:]  # as in the JSON API
         reasons = [{"reason": reason}] if code else []
-        error: Exception = sdk.from_http_status(status, code, errors=reasons)  # type: ignore[no-untyped-call]
+        error: Exception = sdk.from_http_status(status, refusal.sentence or code, errors=reasons)  # type: ignore[no-untyped-call]
         return error
 
     return Service(make, refused, credentials.failure, lambda version, body: True, "version", settings.get("storage_class"))
@@ -265,7 +265,7 @@ def azure(driver: AzureObjectStore, url: StoreURL, settings: Mapping[str, Any]) 
     def refused(operation: str, refusal: Refusal) -> Exception:
         if operation == "HeadObject" and refusal.status < 500:
             return AskTheSDK()
-        error = HttpResponseError("; ".join(_AZURE_KINDS.findall(refusal.body)))
+        error = HttpResponseError("; ".join((refusal.sentence, *_AZURE_KINDS.findall(refusal.body))))
         error.status_code = refusal.status
         error.error_code = refusal.code  # type: ignore[attr-defined]
         error.response = SimpleNamespace(headers={"x-ms-request-id": refusal.request_id})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
+from botocore.retries.standard import RetryContext, ThrottledRetryableChecker, TransientRetryableChecker
 
 from transcript_backends.drivers.clients import SharedClient
 from transcript_backends.drivers.driver import (
@@ -31,7 +32,8 @@ from transcript_backends.drivers.driver import (
     empty_body,
     http_time,
 )
-from transcript_backends.drivers.s3_client import addressing_style, check_endpoint, is_aws, make_client
+from transcript_backends.drivers.refusals import came_damaged, sentence
+from transcript_backends.drivers.s3_client import SERVER_ERROR, addressing_style, check_endpoint, is_aws, make_client
 from transcript_backends.drivers.s3_listing import LISTED
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.urls import Setting, StoreURL
@@ -87,16 +89,13 @@ _MEANINGS = {
     "RequestTimeTooSkewed": Meaning.CLOCK_SKEW,
     "ConditionalRequestConflict": Meaning.TRY_AGAIN,
     "OperationAborted": Meaning.TRY_AGAIN,
-    "RequestTimeout": Meaning.TRY_AGAIN,
-    "AccessDenied": Meaning.DENIED,  # this and the next three are also found in the response to a batch, without a status
+    "AccessDenied": Meaning.DENIED,  # this and the next two are also found in the response to a batch, without a status
     "InternalError": Meaning.TRY_AGAIN,
     "ServiceUnavailable": Meaning.TRY_AGAIN,
-    "SlowDown": Meaning.TRY_AGAIN,
-    "Throttling": Meaning.TRY_AGAIN,  # of the services that give keys and roles
-    "ThrottlingException": Meaning.TRY_AGAIN,
     "NotImplemented": Meaning.UNSUPPORTED,
 }
 _REFUSED = ("ConditionalRequestConflict", "OperationAborted")
+_RETRIED_BY_THE_SDK = (TransientRetryableChecker(), ThrottledRetryableChecker())
 _MEANINGS_BY_STATUS = {
     401: Meaning.DENIED,
     403: Meaning.DENIED,
@@ -229,7 +228,7 @@ class S3ObjectStore:
         hint = {"StartAfter": start_after} if start_after and self.capabilities.start_after else {}
         request: dict[str, Any] = {"ContinuationToken": token} if token else hint
         answer = self._shared.get().list_objects_v2(Prefix=prefix, **self._always, **request)
-        truncated = _member(answer, "IsTruncated")
+        is_truncated = _member(answer, "IsTruncated")
         if "Name" not in answer and "KeyCount" not in answer:
             raise _NotS3("a listing without Name and KeyCount")
         found = list[ObjectInfo](answer.get(LISTED, ()))  # type: ignore[call-overload]
@@ -237,7 +236,9 @@ class S3ObjectStore:
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         if "MinIO" in headers.get("server", ""):
             self._one_pass = False  # it walks directories, each of whose names it reads at once
-        return Page(found, _member(answer, "NextContinuationToken") if truncated else None, http_time(headers.get("date")))
+        # A token contradicts a server that calls this page the last, and is believed: it costs a request at the most.
+        following = _member(answer, "NextContinuationToken") if is_truncated else answer.get("NextContinuationToken")
+        return Page(found, following or None, http_time(headers.get("date")))
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
         if self._purge_versions:
@@ -290,7 +291,9 @@ class S3ObjectStore:
         answer = self._shared.get().delete_objects(Delete={"Objects": list(doomed)}, **self._always)
         errors, deleted = answer.get("Errors", ()), answer.get("Deleted", ())
         failed: dict[str, Exception] = {
-            each["Key"]: sdk.ClientError({"Error": {"Code": each.get("Code", "unknown")}}, "DeleteObjects")
+            each["Key"]: sdk.ClientError(
+                {"Error": {"Code": each.get("Code", "unknown"), "Message": each.get("Message", "")}}, "DeleteObjects"
+            )
             for each in errors
             if each.get("Code") not in _GONE
         }
@@ -326,14 +329,17 @@ class S3ObjectStore:
             return "the bucket is in another region or behind another endpoint; set region or endpoint_url"
         if code == "InvalidObjectState":
             return "it is in an archive; restore it"
+        told = sentence(error.response["Error"].get("Message"))
         if code not in ("AccessDenied", "403"):
-            return ""
+            return told if _meaning(error) is Meaning.OTHER else ""
         if operation == "AssumeRole":
             return "these credentials may not assume the role"
         if self._purge_versions and operation == "ListObjectVersions":
             return "purge_versions needs s3:ListBucketVersions"
         if self._purge_versions and operation in ("DeleteObject", "DeleteObjects"):
             return "a retention or legal hold keeps it, or s3:DeleteObjectVersion is missing"
+        if " " in told and told != "Access Denied":
+            return told
         causes = ["a permission is missing"]
         if "ExpectedBucketOwner" in self._always:
             causes.append("the bucket is not of expected_bucket_owner")
@@ -353,18 +359,26 @@ class S3ObjectStore:
 def _classify_answer(error: sdk.ClientError) -> Failure:
     code, status = _code(error), _status(error)
     answer = error.response.get("ResponseMetadata", {})
-    if code == "500" and "html" in answer.get("HTTPHeaders", {}).get("content-type", ""):
+    page = "html" in answer.get("HTTPHeaders", {}).get("content-type", "")
+    if code == "500" and page and not error.response.get(SERVER_ERROR):
         return Failure(Meaning.NO_ANSWER, "the answer is a web page")  # botocore makes a 500 of a 200 that is not XML
     request_id = answer.get("RequestId")
     detail = ", ".join(filter(None, (code, f"HTTP {status}" if status else "", f"request {request_id}" if request_id else "")))
+    return Failure(_meaning(error), detail, refused=status == 429 or code in _REFUSED)
+
+
+def _meaning(error: sdk.ClientError) -> Meaning:
+    code, status = _code(error), _status(error)
     if code == "400" and error.operation_name == "HeadObject":
         code = "ExpiredToken"  # a head's answer has no body to name it; a malformed request is no other possibility here
-    meaning = _MEANINGS.get(code) or _MEANINGS_BY_STATUS.get(status)
-    if meaning is None:
-        meaning = Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER
     if status == 404 and code not in _MEANINGS and error.operation_name not in ("GetObject", "HeadObject", "DeleteObject"):
-        meaning = Meaning.NO_ANSWER  # no object was asked for, and S3 would have named the bucket
-    return Failure(meaning, detail, refused=status == 429 or code in _REFUSED)
+        return Meaning.NO_ANSWER  # no object was asked for, and S3 would have named the bucket
+    if found := _MEANINGS.get(code):
+        return found
+    context = RetryContext(1, parsed_response={"Error": {"Code": code}})
+    if came_damaged(code) or any(each.is_retryable(context) for each in _RETRIED_BY_THE_SDK):
+        return Meaning.TRY_AGAIN
+    return _MEANINGS_BY_STATUS.get(status) or (Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER)
 
 
 def _is_directory_bucket(bucket: str) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _SESSION_NAME = "transcript-backends"
+SERVER_ERROR = "ServerError"  # beside the members of an answer: it came with a status of 500 or more
 
 
 def check_endpoint(bucket: str, settings: Mapping[str, Any]) -> None:
@@ -109,6 +110,7 @@ def make_client(settings: Mapping[str, Any]) -> S3Client:
         )
         made = session.client("s3", region_name=region, endpoint_url=settings.get("endpoint_url"), verify=trust, config=config)
         quicken(made)
+        made.meta.events.register_first("before-parse.*.*", _tell_server_errors)
         return made
 
     checksum = settings.get("checksum", "auto")
@@ -120,6 +122,12 @@ def make_client(settings: Mapping[str, Any]) -> S3Client:
         client.close()
         client = make("when_required")
     return client
+
+
+def _tell_server_errors(response_dict: Mapping[str, Any], customized_response_dict: dict[str, Any], **rest: object) -> None:
+    """Keep what the status was: boto3 goes on to make a 500 of a success that is not XML."""
+    if response_dict["status_code"] >= 500:
+        customized_response_dict[SERVER_ERROR] = True
 
 
 def _fast_session(profile: str | None) -> botocore.session.Session:

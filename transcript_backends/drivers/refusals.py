@@ -1,0 +1,27 @@
+"""What services say when they refuse a request, read for what a message may repeat and for what is worth another try."""
+
+from __future__ import annotations
+
+import re
+
+_DAMAGED = re.compile(r"digest|^incomplete|(md5|crc|sha|checksum)\w*mismatch", re.IGNORECASE)
+_ACTION = r"\b[a-z][a-z0-9-]{1,30}:[A-Z][A-Za-z]{2,60}\b"  # s3:PutObject, kms:GenerateDataKey
+_WORD_OR_NOT = re.compile(rf"({_ACTION})|[A-Za-z0-9+/=_%-]{{16,}}")  # no other word of a service is as long as a key or a token
+_LONGEST = 400
+
+
+def came_damaged(code: str) -> bool:
+    """Whether the word for a refusal says that the request's body did not arrive as it was sent: another try may help."""
+    return _DAMAGED.search(code) is not None
+
+
+def sentence(text: object) -> str:
+    """The first line of what a service says, fit for a message: what may be a key, a token or a signature is left out.
+
+    Empty where it says nothing, or sends a page.
+    """
+    first = next(iter(str(text or "").strip().splitlines()), "")
+    if "<" in first:
+        return ""
+    words = " ".join(_WORD_OR_NOT.sub(lambda found: found[1] or "...", first).split()).rstrip(".")
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
