@@ -9,7 +9,8 @@ again, and a new one looks once more some seconds later. Of two writers that go 
 from __future__ import annotations
 
 from transcript_backends.container import Container
-from transcript_backends.keys import TranscriptKeys
+from transcript_backends.keys import SegmentName, TranscriptKeys
+from transcript_backends.listing import SegmentInfo
 from transcript_backends.ranges import Ranges
 from transcript_backends.reading import look
 
@@ -30,6 +31,7 @@ class Claim:
         self._is_random = is_random
         self._is_claimed = self._is_settled = is_random
         self._stored: dict[tuple[int, int], str] = {}  # sha256 by range, of what was stored since the id was claimed
+        self._began: int | None = None  # with this seq
         self._stored_at = self._claimed_at = 0.0
 
     def begin_batch(self) -> bool:
@@ -47,6 +49,7 @@ class Claim:
             self._stored.clear()
         is_late = self._is_claimed and now - self._stored_at > _IDLE_SECONDS
         self._stored[seq_start, seq_end] = sha256
+        self._began = seq_start if self._began is None else self._began
         self._stored_at = now
         if self._is_claimed and not is_late and (self._is_settled or now - self._claimed_at <= _IDLE_SECONDS):
             return None
@@ -58,22 +61,30 @@ class Claim:
         return None
 
     def _other(self) -> str | None:
-        """What is under the id from the first seq claimed on, and not among what was stored."""
+        """What is under the id from the first seq claimed on, and not among what was stored; or one seq twice, ever."""
         first, last = next(iter(self._stored))[0], max(end for _, end in self._stored)
+        began = first if self._began is None else self._began
         plan = look(self._container, self._names)
+        earlier: list[SegmentInfo] = []
+        merged: dict[SegmentName, str] = {}
         for segment in plan.segments:
-            if segment.writer_id == self._writer_id and segment.seq_end >= first:
-                if (segment.seq_start, segment.seq_end) not in self._stored:
+            if segment.writer_id == self._writer_id:
+                if segment.seq_end >= first and (segment.seq_start, segment.seq_end) not in self._stored:
                     return segment.key
+                earlier += [segment] if began <= segment.seq_end < first else []
                 continue
             index = plan.indexes.find(segment.name)
             if index is None:
                 continue
             for source in index.sources:
                 start, end, writer_id = source.name
-                if writer_id == self._writer_id and end >= first and self._stored.get((start, end)) != source.sha256:
-                    return self._names.segment(*source.name)
-            runs = [run[:3] for run in index.runs if run.writer_id == self._writer_id and run.seq_end >= first]
+                if writer_id == self._writer_id:
+                    merged[source.name] = source.sha256
+                    if end >= first and self._stored.get((start, end)) != source.sha256:
+                        return self._names.segment(*source.name)
+            runs = [run[:3] for run in index.runs if run.writer_id == self._writer_id and run.seq_end >= began]
             if any(run[2] > last for run in runs) or Ranges(runs).repeated:
                 return f"{runs[-1][1]} to {runs[-1][2]} in {segment.key}"
-        return None
+        # One that is merged was removed, and its key free for another writer.
+        again = (each for each in earlier if each.name in merged)
+        return next((each.key for each in again if self._container.read(each.key).sha256 != merged[each.name]), None)

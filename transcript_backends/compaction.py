@@ -159,17 +159,19 @@ class _Compactor:
     def _finish(self, listing: Listing) -> list[SegmentInfo]:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""
         segments = listing.segments
-        doomed: set[str] = set()
+        doomed: dict[str, SegmentInfo] = {}  # with what holds their records
         for larger in listing.compacted:
             near = starting_inside(larger, segments)
             inside = [each for each in near if each.key not in doomed and self._may_replace(larger, each)]
-            doomed.update(each.key for each in self._held(larger, inside))
+            doomed.update((each.key, larger) for each in self._held(larger, inside))
         if doomed:
             again = list_once(self._container, self._names, only=doomed)
             if again.generation != listing.generation:  # deleted meanwhile, and these may have been written anew
                 return []
             unchanged = set(again.segments)
-            self._remove_read(each.key for each in segments if each.key in doomed and each in unchanged)
+            self._remove_read(
+                each.key for each in segments if each.key in doomed and each in unchanged and doomed[each.key] in unchanged
+            )
         return [each for each in segments if each.key not in doomed]
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:

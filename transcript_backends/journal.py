@@ -1,6 +1,6 @@
 """A writer's journal: records on this machine's disk until the store has them, so that a killed process loses none.
 
-One file for each writer, in a directory of the user's. A line each: a letter, the CRC-32 of the rest, the rest.
+One file for each writer, in a directory of the user's. A line each: a letter, the CRC-32 of letter and rest, the rest.
 
 - ``H``: what it is the journal of, as JSON; twice, so that one damaged line can't hide it;
 - ``R``: a record: its seq and its line;
@@ -25,7 +25,7 @@ from transcript_backends.hashing import sha256
 from transcript_backends.machine import Disk, Machine
 from transcript_backends.refs import TranscriptRef
 
-FORMAT = 2  # 1 had one header, which did not tell servers apart
+FORMAT = 3  # 1 had one header, which did not tell servers apart; in 1 and 2 the letters were not part of the checksums
 SUFFIX = ".journal"
 _ROTATE_BYTES = 4 * 1024 * 1024  # a smaller journal is not replaced for its size
 _ATTEMPTS = 10  # to make a file that nobody takes for a dead writer's before it is locked
@@ -278,15 +278,19 @@ class Journal:
 # --- lines and names, which leftovers.py reads ------------------------------------------------------------------------
 
 
-def encode(kind: str, rest: bytes) -> bytes:
-    """A line of a journal."""
-    return b"%s%08x %s\n" % (kind.encode(), zlib.crc32(rest), rest)
+def encode(kind: str, rest: bytes, *, is_old: bool = False) -> bytes:
+    """A line of a journal; ``is_old``: of one before format 3."""
+    return b"%s%s%s\n" % (kind.encode(), _checksum(kind.encode(), rest, is_old), rest)
 
 
-def decode(raw: bytes) -> bytes | None:
+def decode(raw: bytes, *, is_old: bool = False) -> bytes | None:
     """What follows the checksum in a line without its newline; None where that is wrong."""
     rest = raw[10:]
-    return rest if raw[1:10] == b"%08x " % zlib.crc32(rest) else None
+    return rest if raw[1:10] == _checksum(raw[:1], rest, is_old) else None
+
+
+def _checksum(letter: bytes, rest: bytes, is_old: bool) -> bytes:
+    return b"%08x " % zlib.crc32(rest, 0 if is_old else zlib.crc32(letter))
 
 
 def name_prefix(store: str, ref: TranscriptRef) -> str:

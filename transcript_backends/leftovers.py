@@ -18,7 +18,8 @@ from transcript_backends.refs import TranscriptRef
 
 _log = logging.getLogger(__name__)
 
-_FORMATS = (1, journal.FORMAT)  # those that are read
+_OLD_FORMATS = (1, 2)
+_FORMATS = (*_OLD_FORMATS, journal.FORMAT)  # those that are read
 
 
 class Leftover(NamedTuple):
@@ -90,7 +91,8 @@ def _leftovers(
             with contextlib.suppress(OSError):  # without its bounds a batch is cut anew where this is killed as well
                 disk.truncate(file, stored.whole_bytes)
                 for batch in batches:
-                    journal.write_all(disk, file, encode("C", b"%d %d" % (batch.seq_start, batch.seq_end)))
+                    bounds = b"%d %d" % (batch.seq_start, batch.seq_end)
+                    journal.write_all(disk, file, encode("C", bounds, is_old=stored.is_old))
                 disk.flush(file)
             yield Leftover(path, stored.writer_id, batches, stored.offload_bytes)
             if is_whole:
@@ -121,6 +123,7 @@ class _Stored:
         header: its members; None where no header is whole.
         records: by seq, those not known to be stored.
         whole_bytes: where a line that was cut short begins, or the end.
+        is_old: whether it is of a format before the present one.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -130,8 +133,13 @@ class _Stored:
         self._is_damaged = False
         *lines, torn = content.split(b"\n")
         self.whole_bytes = len(content) - len(torn)
+        self.is_old = any(
+            (header := journal.decode(raw, is_old=True)) and json.loads(header)["format"] in _OLD_FORMATS
+            for raw in lines
+            if raw[:1] == b"H"
+        )
         for raw in lines:
-            rest = journal.decode(raw)
+            rest = journal.decode(raw, is_old=self.is_old)
             if rest is None:
                 self._is_damaged = True
             else:

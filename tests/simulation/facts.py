@@ -185,12 +185,12 @@ class Facts:
     def outlived(self, key: str) -> None:
         """A request of the delete of a whole transcript is carried out now, on what it was sent for, long after it was sent.
 
-        Where that is a compacted segment, it takes what was appended once more meanwhile as well: this was removed, since that
-        segment held it.
+        Where that is a compacted segment, it takes what was appended once more meanwhile as well: this was removed, or is about
+        to be, since that segment holds it.
         """
-        self._touch(
-            set(self.content.get(key, ())).difference(*(records for other, records in self.content.items() if other != key))
-        )
+        self._touch(self.content.get(key, ()))
+        for look in self.looks:
+            look.may_be_deleted = True
 
     def repairs(self, actor: str, keys: Collection[str]) -> None:
         """Keep what somebody finishes a dead delete by: its requests may be made again, after a key was stored again."""

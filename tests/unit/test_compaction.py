@@ -309,6 +309,45 @@ def test_what_a_crash_left_is_removed_with_one_batch_and_no_write():
     assert check_clean(other, before)
 
 
+def test_what_holds_the_records_must_be_there_still_when_what_it_holds_is_removed():
+    hooks = []
+    setup = make(wrap=lambda inner: hooks.append(HookedObjectStore(inner)) or hooks[0])
+    five(setup)
+    before = seen(setup)
+    sources = {EVENTS + name: setup.body(EVENTS + name) for name in plain(setup)}
+    setup.store.compact(REF, FULL)
+    for key, body in sources.items():
+        setup.put(key, body)
+    (holder,) = (each.key for each in setup.store.list_segments(REF) if each.generation is not None)
+    hooks[0].before("list_page", lambda: setup.memory.delete_many([holder]), after=1)  # by a delete that lands late
+    setup.store.compact(REF, FULL)
+    assert seen(setup) == before
+
+
+def test_what_is_merged_with_nothing_new_is_not_removed_as_its_own_source():
+    class GarblingObjectStore(WrapperObjectStore):
+        """Sends a compacted segment with another byte, twice."""
+
+        garbled = 0
+
+        def get(self, key, *, start=0, end=None):
+            body = super().get(key, start=start, end=end)
+            if "events/" in key and "compacted" in key and self.garbled < 2:
+                self.garbled += 1
+                return body._replace(stream=io.BytesIO(b"x" + body.stream.read(-1)[1:]))
+            return body
+
+    setup = make(wrap=GarblingObjectStore)
+    five(setup)
+    before = seen(setup)
+    first = plain(setup)[0]
+    body = setup.body(EVENTS + first)
+    one_by_one(setup.memory).store.compact(REF, FULL)
+    setup.put(EVENTS + first, body)
+    setup.store.compact(REF, FULL)  # it can't tell that the one holds the other, and so merges the two
+    assert seen(setup) == before
+
+
 # --- others at work ---------------------------------------------------------------------------------------------------
 
 

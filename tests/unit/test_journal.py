@@ -17,13 +17,20 @@ from typing import Any
 import pytest
 from unit.setups import REF, HookedObjectStore, append, make
 
-from transcript_backends import InvalidSegmentError, JournalError, ObjectTranscriptStore, SegmentConflictError, writing
+from transcript_backends import (
+    CompactionPolicy,
+    InvalidSegmentError,
+    JournalError,
+    ObjectTranscriptStore,
+    SegmentConflictError,
+    writing,
+)
 from transcript_backends.clock import SystemClock
 from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
-from transcript_backends.journal import encode, name_prefix
+from transcript_backends.journal import Header, encode, name_prefix
 from transcript_backends.keys import MAX_SEQ
 from transcript_backends.machine import SystemDisk
 
@@ -414,6 +421,23 @@ def test_what_is_whole_of_a_damaged_journal_is_sent_and_the_rest_kept(
     assert str(kept) in caplog.text
 
 
+@pytest.mark.parametrize(("letter", "other"), [(b"R", b"C"), (b"R", b"D"), (b"C", b"R"), (b"D", b"R"), (b"R", b"X")])
+def test_a_letter_of_another_line_is_damage(tmp_path: Path, letter: bytes, other: bytes) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    store = local(tmp_path)
+    header = Header(str(store), store.identity, REF, "dead-0123", None)
+    lines = [("R", b'0 {"n":0}'), ("D", b"0"), ("R", b'1 {"n":1}'), ("C", b"1 1"), ("R", b'2 {"n":2}')]
+    encoded = [encode(*line) for line in lines]
+    at = max(number for number, line in enumerate(encoded) if line[:1] == letter)
+    encoded[at] = other + encoded[at][1:]  # as where a line was cut short, and another began at its place as the power went
+    (spool / header.name).write_bytes(header.line * 2 + b"".join(encoded))
+    store.writer(REF, spool_dir=str(spool)).close()
+    expected = {b"R": [1], b"C": [1, 2], b"D": [0, 1, 2]}[letter]
+    assert numbers(store) == expected
+    assert len(list(spool.iterdir())) == 1, "it is kept"
+
+
 def test_a_journal_whose_sent_batch_is_damaged_lets_the_next_writer_open(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
 
@@ -449,19 +473,21 @@ def test_a_journal_of_a_later_version_is_left_alone_and_told_of(tmp_path: Path, 
     dies(lambda: local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool"), **AT_HAND).append({"n": 0}))
     (journal,) = (tmp_path / "spool" / name for name in journals(tmp_path / "spool"))
     *_, record = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(stored := encode("H", b'{"format":3}') + record)
+    journal.write_bytes(stored := encode("H", b'{"format":4}') + record)
     local(tmp_path).writer(REF, spool_dir=str(tmp_path / "spool")).close()
     assert journal.read_bytes() == stored
-    assert f"{journal} is left alone: it has format 3" in caplog.text
+    assert f"{journal} is left alone: it has format 4" in caplog.text
 
 
-def test_a_journal_of_the_first_format_is_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_journal_of_an_earlier_format_is_sent(tmp_path: Path, version: int) -> None:
     store, spool = local(tmp_path), tmp_path / "spool"
     spool.mkdir()
     ids = [REF.tenant, REF.agent_id, REF.session_id]
-    header = {"format": 1, "store": str(store), "ref": ids, "writer": "old-0123", "offload": None}
+    header = {"format": version, "store": str(store), "ref": ids, "writer": "old-0123", "offload": None}
     lines = [("R", b'0 {"n":0}'), ("R", b'1 {"n":1}'), ("C", b"0 1"), ("D", b"1"), ("R", b'2 {"n":2}')]
-    content = encode("H", json.dumps(header).encode()) + b"".join(encode(*line) for line in lines)
+    content = encode("H", json.dumps(header).encode(), is_old=True)
+    content += b"".join(encode(*line, is_old=True) for line in lines)
     (spool / f"{name_prefix(str(store), REF)}old-0123.journal").write_bytes(content)
     store.writer(REF, spool_dir=str(spool)).close()
     assert [record[:2] for record in store.records(REF)] == [(2, "old-0123")]
@@ -571,8 +597,6 @@ def test_a_writer_that_was_idle_finds_out_that_another_has_its_id(compacted: boo
             other.append({"other": n})
         other.flush()
         if compacted:
-            from transcript_backends import CompactionPolicy
-
             store.compact(REF, CompactionPolicy(min_segments=2, full=True))
         clock.ahead = 3600.0
         for n in range(2):
@@ -604,6 +628,26 @@ def test_a_new_writer_finds_out_later_that_another_was_at_work_under_its_id() ->
     with pytest.raises(SegmentConflictError):
         second.flush()
     first._state = second._state = "closed"
+
+
+@pytest.mark.parametrize("merged_again", [True, False])
+def test_a_writer_finds_out_later_that_another_has_written_where_its_records_were_merged(merged_again: bool) -> None:
+    full = CompactionPolicy(min_segments=2, full=True)
+    setup, clock = make(), Hours()
+    store = ObjectTranscriptStore(Container(setup.memory, clock=clock))
+    writer = store.writer(REF, writer_id="same", **AT_HAND)
+    for n in range(3):
+        writer.append({"n": n})
+        writer.flush()
+        clock.ahead += 11.0
+    assert store.compact(REF, full).merged
+    append(store, 1, 1, "same")  # whose keys are free again
+    if merged_again:
+        assert store.compact(REF, full).merged
+    writer.append({"n": 3})
+    with pytest.raises(SegmentConflictError):
+        writer.flush()
+    writer._state = "closed"
 
 
 @pytest.mark.parametrize("limits", [{"max_records": 2}, {"max_bytes": 10}])
