@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
@@ -12,6 +13,8 @@ from transcript_backends.keys import IndexKey, MarkerKey, SegmentName, Transcrip
 from transcript_backends.listing import stable_listing
 from transcript_backends.refs import TranscriptRef
 
+_log = logging.getLogger(__name__)
+
 
 def list_refs(
     container: Container, root: str, tenant: str | None = None, agent_id: str | None = None
@@ -21,14 +24,19 @@ def list_refs(
     Costs at most one request a thousand objects, and at most two a session: once a session has shown enough, the rest of
     it is jumped over. One that seems to hold no segment, though it shows an index, may have been compacted while it was being
     listed, and is listed by itself.
+
+    A directory that can't be read is passed over, with a warning where a transcript may be in it.
     """
     prefix = root
     agent = None if agent_id is None else keys.check_id(agent_id, "agent id") + "/"
     if tenant is not None:
         prefix += keys.check_id(tenant, "tenant") + "/" + (agent or "")
-    for ids, sighting in _sessions(container, root, prefix):
+    unread = _Unread(root)
+    for ids, sighting in _sessions(container, root, prefix, unread):
         ref = TranscriptRef(*ids)
-        if (agent_id is None or ids[1] == agent_id) and (sighting.alive or _is_torn(container, root, ref, sighting)):
+        if agent_id is not None and ids[1] != agent_id:
+            continue
+        if sighting.alive or (not unread.is_in(ref) and _is_torn(container, root, ref, sighting)):
             yield ref
 
 
@@ -68,23 +76,39 @@ class _Sighting:
         return self.has_plain_segment or self._marker in self._generations
 
 
+class _Unread:
+    """The directories that can't be read, of which each is told once where a transcript may be in it."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._told: set[str] = set()
+
+    def __call__(self, directory: str, reason: str) -> None:
+        if directory not in self._told and keys.may_hold(self._root, directory):
+            self._told.add(directory)
+            _log.warning("%s can't be read, and what transcripts have in it is left out: %s", directory, reason)
+
+    def is_in(self, ref: TranscriptRef) -> bool:
+        return any(each.startswith(self._root + ref.prefix) for each in self._told)
+
+
 def _is_torn(container: Container, root: str, ref: TranscriptRef, sighting: _Sighting) -> bool:
     """Whether the listing that found nothing alive was wrong."""
     doubtful = sighting.has_index or not container.driver.capabilities.one_pass
     return doubtful and bool(stable_listing(container, TranscriptKeys(root, ref.prefix)).segments)
 
 
-def _sessions(container: Container, root: str, prefix: str) -> Iterator[tuple[_Ids, _Sighting]]:
+def _sessions(container: Container, root: str, prefix: str, unread: _Unread) -> Iterator[tuple[_Ids, _Sighting]]:
     able = container.driver.capabilities
     if not able.ordered_lists:
         sightings: dict[_Ids, _Sighting] = {}
-        for ids, parsed in _recognised(root, container.list(prefix)):
+        for ids, parsed in _recognised(root, container.list(prefix, unread=unread)):
             sightings.setdefault(ids, _Sighting()).add(parsed)
         yield from sorted(sightings.items(), key=lambda seen: TranscriptRef(*seen[0]).prefix)
         return
     start_after: str | None = ""
     while start_after is not None:
-        objects = _recognised(root, container.list(prefix, start_after=start_after))
+        objects = _recognised(root, container.list(prefix, start_after=start_after, unread=unread))
         start_after = None
         for ids, group in groupby(objects, key=lambda each: each[0]):
             sighting = _Sighting()

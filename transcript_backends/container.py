@@ -71,6 +71,7 @@ _ERRORS: dict[Meaning, tuple[type[errors.TranscriptStoreError], str]] = {
         "check the endpoint: what answered is not the object store it should be (a proxy, a login page?)",
     ),
     Meaning.UNSUPPORTED: (errors.TranscriptStoreError, "this server can't do what was asked"),
+    Meaning.NO_NAME: (errors.InvalidRefError, "nothing was stored; use another id or key, a hash of it for one"),
     Meaning.OTHER: (errors.TranscriptStoreError, "trying again would not help"),
 }
 
@@ -507,8 +508,17 @@ class Container:
         info, metadata = self._call("look at", key, lambda: self.driver.head(key))
         return info, metadata.get(_SHA256, "")
 
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """All objects below a prefix (empty, or ending in ``/``); ``start_after`` is a hint. A page at a time."""
+    def list(
+        self, prefix: str, *, start_after: str = "", unread: Callable[[str, str], object] | None = None
+    ) -> Iterator[ObjectInfo]:
+        """All objects below a prefix (empty, or ending in ``/``), a page at a time.
+
+        Args:
+            prefix: of their keys.
+            start_after: a hint: keys up to this one may be left out.
+            unread: called with the prefix of a directory below that can't be read, and the reason; None: that is an error,
+                since what is in it might be missed.
+        """
         token: str | None = None
         seen: set[str | None] = {None}
         while True:
@@ -516,6 +526,11 @@ class Container:
             page = self._call("list", prefix, lambda: self.driver.list_page(prefix, start_after=start_after, token=asked))
             if page.now is not None:
                 self._told(page.now)
+            for directory, error in page.unread:
+                failure = self._classify(error)
+                if unread is None:
+                    raise self._error("list", directory, failure) from error
+                unread(directory, failure.detail)
             yield from page.objects
             token = page.token
             if token is None:

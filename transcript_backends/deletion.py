@@ -11,6 +11,7 @@ from typing import NamedTuple
 from transcript_backends import errors
 from transcript_backends.container import Container, unused_key
 from transcript_backends.drivers.driver import ObjectInfo
+from transcript_backends.filesystem import is_full
 from transcript_backends.keys import EVENTS, SegmentName, TranscriptKeys
 from transcript_backends.listing import Listing, Marker, SegmentInfo, stable_listing
 
@@ -35,6 +36,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
 
     Raises:
         AccessDeniedError: nothing may be deleted; nothing was deleted, and readers see all of it.
+        StoreUnavailableError: the store is not, or there is no room on the disk, not even for an empty file.
         PartialDeleteError: something is still there; calling again finishes the work.
     """
     began = container.clock.monotonic()
@@ -128,11 +130,8 @@ def _delete_first(container: Container, names: TranscriptKeys, listing: Listing)
 
 def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[int, Listing]:
     """Write a ``deleting`` marker of our own, shared with no other delete; gives its number, and what stood after it."""
-    token = os.urandom(16).hex().encode()  # unique content, or two deletes would take one marker for their own
     while True:
-        try:
-            container.create(names.deleting(number), token)
-        except errors.SegmentConflictError:
+        if not _create_marker(container, names, number):
             number += 1
             continue
         standing = _list(container, names)
@@ -141,6 +140,35 @@ def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[in
         # Another delete has used and finished this number since.
         _remove(container, [each for each in standing.markers if not each.done and each.number == number])
         number = standing.generation + 1
+
+
+def _create_marker(container: Container, names: TranscriptKeys, number: int) -> bool:
+    """Whether a ``deleting`` marker of this number is ours now; False where it is, or may be, another delete's.
+
+    On a full disk there is still room for an empty file, mostly: then the marker is one.
+    """
+    key = names.deleting(number)
+    token = os.urandom(16).hex().encode()  # unique content, or two deletes would take one marker for their own
+    try:
+        container.create(key, token)
+        return True
+    except errors.SegmentConflictError:
+        return False
+    except errors.StoreUnavailableError as error:
+        if not is_full(error.__cause__):
+            raise
+    try:
+        return container.create(key, b"")  # of equal content; only where this call has created it, it is ours for sure
+    except errors.SegmentConflictError:
+        return False
+    except errors.StoreUnavailableError as error:
+        if not is_full(error.__cause__):
+            raise
+        place = f"{container.driver.location}/{names.prefix}"
+        raise errors.StoreUnavailableError(
+            f"there is no room for the marker of a delete, {key!r}, not even for an empty file: make some on that disk, by "
+            f"removing a file that is not needed, and delete again; or, while nothing else uses it, remove {place}"
+        ) from error
 
 
 def _objects(listing: Listing) -> list[SegmentInfo | ObjectInfo]:

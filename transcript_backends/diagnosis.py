@@ -54,6 +54,8 @@ def _checks(url: str | None, options: dict[str, Any], undoing: contextlib.ExitSt
         if engine := engine_of(url, **options):
             yield Check("engine", True, engine)
         yield from _try_all(_filled(store), undoing)
+        for remark in getattr(store._container.driver, "remarks", ()):  # found out on the way
+            yield Check("remark", True, remark)
     except GeneratorExit:  # a finalizer's, perhaps, which must not wait for requests
         raise
     except BaseException:

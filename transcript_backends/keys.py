@@ -266,6 +266,15 @@ def split_key(root: str, key: str) -> tuple[tuple[str, str, str], ParsedKey] | N
     return ((tenant, agent, session), parsed) if canonical else None
 
 
+def may_hold(root: str, directory: str) -> bool:
+    """Whether a transcript can have objects in a directory below ``root``, both ending in ``/``."""
+    try:
+        ids = directory.removeprefix(root).split("/")[:3]
+        return all(check_id(unescape(each), "id") == each for each in ids if each)
+    except InvalidRefError:
+        return False
+
+
 # --- roots ------------------------------------------------------------------------------------------------------------
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import os
 import secrets
-import sys
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from types import TracebackType
 from typing import Protocol
+
+from transcript_backends.filesystem import FileSystem
 
 _READ_BYTES = 1024 * 1024
 
@@ -54,7 +53,11 @@ class Disk(Protocol):
         """Open a file for reading and appending."""
 
     def lock(self, file: int) -> bool:
-        """Lock a file against other processes until it is closed; False where another one has locked it."""
+        """Lock a file against other processes until it is closed; False where another one has locked it.
+
+        Raises:
+            OSError: there are no locks here.
+        """
 
     def is_at(self, file: int, path: str) -> bool:
         """Whether this path still leads to this open file."""
@@ -74,7 +77,7 @@ class Disk(Protocol):
         """Return when the names in a directory are on the disk."""
 
     def link(self, path: str, name: str) -> None:
-        """Give a file another name; `FileExistsError` where that is taken."""
+        """Give a file another name; `FileExistsError` where that is taken. Without hard links it loses its own."""
 
     def rename(self, path: str, name: str) -> None:
         """Give a file this name in place of its own, and of whatever has it."""
@@ -104,39 +107,15 @@ class Machine(Protocol):
         """Twelve letters and digits that nobody else chooses."""
 
 
-def flush(file: int) -> None:
-    """Return when the content of an open file is on the disk."""
-    if sys.platform == "darwin":  # whose fsync leaves the content in the disk's own cache
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(file)
-
-
-def flush_directory(path: str) -> None:
-    """Return when the names in a directory are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_directory(path: str) -> None:
-    """Create a directory, given by its absolute path, where it is missing, with its parents, each name on the disk."""
-    parent = os.path.dirname(path)
-    if not os.path.isdir(path):
-        make_directory(parent)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path)
-    with contextlib.suppress(PermissionError):  # a parent that is somebody else's was there before us
-        flush_directory(parent)
-
-
 class SystemDisk:
     """The file systems of this machine (POSIX)."""
 
+    @cached_property
+    def _system(self) -> FileSystem:
+        return FileSystem()
+
     def make_directory(self, path: str) -> None:
-        make_directory(os.path.abspath(path))
+        self._system.make_directory(os.path.abspath(path))
 
     def names(self, directory: str) -> list[str]:
         try:
@@ -151,11 +130,7 @@ class SystemDisk:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
 
     def lock(self, file: int) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return self._system.try_lock(file)
 
     def is_at(self, file: int, path: str) -> bool:
         try:
@@ -178,20 +153,13 @@ class SystemDisk:
         os.ftruncate(file, size)
 
     def flush(self, file: int) -> None:
-        flush(file)
+        self._system.flush(file, "a journal")
 
     def flush_directory(self, path: str) -> None:
-        flush_directory(path)
+        self._system.flush_directory(path)
 
     def link(self, path: str, name: str) -> None:
-        try:
-            os.link(path, name)
-        except OSError as error:
-            if isinstance(error, (FileExistsError, FileNotFoundError)):
-                raise
-            if os.path.lexists(name):  # a file system without links: the best there is
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
-            os.rename(path, name)
+        self._system.name_new(path, name)
 
     def rename(self, path: str, name: str) -> None:
         os.replace(path, name)
@@ -206,7 +174,8 @@ class SystemDisk:
 class System:
     """This machine."""
 
-    disk: Disk = SystemDisk()
+    def __init__(self) -> None:
+        self.disk: Disk = SystemDisk()
 
     def condition(self) -> Condition:
         return threading.Condition()

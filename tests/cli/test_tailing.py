@@ -1,5 +1,6 @@
 """The end of a transcript, what is added to it, and where a cursor file goes on."""
 
+import errno
 import json
 import os
 import re
@@ -117,6 +118,16 @@ def test_a_cursor_file_goes_on_where_the_last_run_ended(run, append, tmp_path):
     assert run("tail", "--cursor", cursor, REF).stdout == b""
     assert json.loads(cursor.read_bytes())["ref"] == REF
     assert set(os.listdir(tmp_path)) == {"seen.json", "store"}
+
+
+def test_a_cursor_file_may_be_where_nothing_can_be_flushed(tmp_path, monkeypatch):
+    def fsync(file):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    file = tailing._CursorFile(str(tmp_path / "seen.json"), TranscriptRef.parse(REF))
+    file.save("here")
+    assert file.load() == "here"
 
 
 def test_a_cursor_file_may_begin_at_the_end(run, append, tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec.exceptions
 import pytest
-from faults.fsspec_fakes import Buckets, Open, Register, a_registration, an_opener  # noqa: F401 - fixtures
+from faults.fsspec_fakes import Buckets, FakeSFTP, Open, Register, a_registration, an_opener  # noqa: F401 - fixtures
 from faults.setups import REF, FakeClock
 
 from transcript_backends import (
@@ -263,8 +263,20 @@ def test_a_link_to_a_directory_is_refused_and_not_taken_for_nothing(tmp_path: Pa
         session = tmp_path / "store" / "acme" / "coder" / "s1"
         os.rename(session, tmp_path / "elsewhere")
         os.symlink(tmp_path / "elsewhere", session)
-        with pytest.raises(AccessDeniedError, match="is a link to a directory, which is not followed"):
-            list(store.list_refs())
+        with pytest.raises(AccessDeniedError, match="symbolic link"):
+            store.list_segments(REF)
+
+
+def test_a_link_to_a_directory_is_told_and_the_rest_is_listed(
+    register: Register, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(FakeSFTP)
+    with open_store(f"fsspec+fake://host{tmp_path}") as store:
+        fill(store)
+        (tmp_path / "acme" / "coder" / "s0").symlink_to(tmp_path / "acme" / "coder" / "s1")
+        assert list(store.list_refs()) == [REF]
+    assert "acme/coder/s0/ can't be read" in caplog.text
+    assert "is a link to a directory, which is not followed" in caplog.text
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
@@ -400,7 +412,7 @@ def answer(status: int) -> dict[str, Any]:
         (EOFError(), Meaning.TRY_AGAIN, "EOFError"),
         (OSError("Socket is closed"), Meaning.TRY_AGAIN, "OSError"),
         (OSError(errno.EBUSY, "c4n4ry"), Meaning.TRY_AGAIN, os.strerror(errno.EBUSY)),
-        (OSError(errno.ENOSPC, "c4n4ry"), Meaning.OTHER, os.strerror(errno.ENOSPC)),
+        (OSError(errno.ENOSPC, "c4n4ry"), Meaning.TRY_AGAIN, os.strerror(errno.ENOSPC)),
         (OSError(errno.EROFS, "c4n4ry"), Meaning.DENIED, os.strerror(errno.EROFS)),
         (OSError(errno.ENOTSUP, "c4n4ry"), Meaning.UNSUPPORTED, os.strerror(errno.ENOTSUP)),
         (NotImplementedError(), Meaning.UNSUPPORTED, "NotImplementedError"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -18,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.setups import NAME, REF
+from faults.file_systems import failing
+from faults.setups import NAME, REF, FakeClock
 
 from transcript_backends import (
     AccessDeniedError,
-    ConditionalWritesUnsupportedError,
     ContainerNotFoundError,
     ObjectTranscriptStore,
     SegmentConflictError,
@@ -45,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> ObjectTranscriptStore:
-    return open_store(f"file://{root}")
+    return open_store(f"file://{root}", clock=FakeClock())
 
 
 @pytest.fixture
@@ -59,13 +58,6 @@ def append(store: ObjectTranscriptStore, line: bytes = LINE) -> str:
 
 def files(root: Path) -> dict[str, bytes]:
     return {str(each.relative_to(root)): each.read_bytes() for each in root.rglob("*") if each.is_file()}
-
-
-def failing(code: int) -> Callable[..., Any]:
-    def fail(*args: object, **kwargs: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
 
 
 def run(program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
@@ -244,35 +236,6 @@ def test_a_link_that_reports_an_error_although_it_was_made_is_success(
     assert list(files(root).values()) == [LINE]
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_without_hard_links_a_create_is_still_exclusive(
-    store: ObjectTranscriptStore, root: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    monkeypatch.setattr(os, "link", failing(code))
-    append(store)
-    append(store)
-    with pytest.raises(SegmentConflictError):
-        append(store, OTHER)
-    assert list(files(root).values()) == [LINE]
-
-
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, None])
-def test_without_any_exclusive_create_a_file_system_is_refused(
-    store: ObjectTranscriptStore, root: Path, monkeypatch: pytest.MonkeyPatch, code: int | None
-) -> None:
-    class Library:
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            if code is not None:
-                self.renameat2 = lambda *args: -1
-
-    monkeypatch.setattr(os, "link", failing(errno.EPERM))
-    monkeypatch.setattr(ctypes, "CDLL", Library)
-    monkeypatch.setattr(ctypes, "get_errno", lambda: code)
-    with pytest.raises(ConditionalWritesUnsupportedError, match="conditional_writes=off"):
-        append(store)
-    assert files(root) == {}
-
-
 def test_a_read_only_directory_is_an_access_error(
     store: ObjectTranscriptStore, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
@@ -336,8 +299,7 @@ def test_a_directory_that_is_a_link_is_refused_and_nothing_behind_it_is_touched(
     for ask in (store.list_segments, store.delete, store.next_seq):
         with pytest.raises(AccessDeniedError, match="symbolic link"):
             ask(REF)
-    with pytest.raises(AccessDeniedError, match="symbolic link"):
-        list(store.list_refs())
+    assert list(store.list_refs()) == []
     driver = store._container.driver
     assert isinstance(driver.delete_many([key])[key], local._Refused)
     assert files(outside) == {key: OTHER}

@@ -19,6 +19,7 @@ import click
 from transcript_backends import ObjectTranscriptStore, StoreUnavailableError, TranscriptRef
 from transcript_backends.cli.session import NoSuchTranscriptError, Session, examples, ref_argument, store_option, warn
 from transcript_backends.cli.showing import lines_options, printer
+from transcript_backends.filesystem import FileSystem
 
 if TYPE_CHECKING:
     from transcript_backends.following import Follower
@@ -144,7 +145,7 @@ class _Tailing:
         if self._file is not None:
             output = sys.stdout.fileno()
             if stat.S_ISREG(os.fstat(output).st_mode):
-                os.fsync(output)
+                FileSystem().flush(output, "the output")
             self._file.save(cursor)
 
 
@@ -187,7 +188,7 @@ class _CursorFile:
                 json.dump({"ref": self._ref, "cursor": cursor}, file)
                 file.write("\n")
                 file.flush()
-                os.fsync(handle)
+                FileSystem().flush(handle, self._path)
             os.replace(temporary, self._path)
         except BaseException:
             with suppress(OSError):

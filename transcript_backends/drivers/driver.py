@@ -37,6 +37,18 @@ class ObjectInfo(NamedTuple):
     version: str = ""
 
 
+class Unread(NamedTuple):
+    """A directory below the prefix of a listing that is there and can't be read; what is in it is not known.
+
+    Attributes:
+        key: its prefix, with the slash at its end.
+        error: why not.
+    """
+
+    key: str
+    error: Exception
+
+
 class Page(NamedTuple):
     """One page of a listing. A page may be empty and not the last.
 
@@ -44,11 +56,13 @@ class Page(NamedTuple):
         objects: what is on it.
         token: gets the next one; None after the last.
         now: the time by the server's clock, where the answer tells it.
+        unread: what the page should show besides, and can't.
     """
 
     objects: Sequence[ObjectInfo]
     token: str | None
     now: datetime | None = None
+    unread: Sequence[Unread] = ()
 
 
 class ByteStream(Protocol):
@@ -107,6 +121,7 @@ class Meaning(enum.Enum):
     TRY_AGAIN = "temporarily unavailable"  # throttled, 5xx, time-out, connection lost: the outcome may be unknown
     NO_ANSWER = "not an answer of this service"  # HTML with status 200 and the like: the outcome may be unknown
     UNSUPPORTED = "not supported"
+    NO_NAME = "no name that this store can hold, or tell from another"
     OTHER = "failed"
 
 
@@ -205,7 +220,8 @@ class ObjectStore(Protocol):
         """One page of the objects whose keys start with ``prefix``, which is empty or ends in ``/``.
 
         ``start_after`` is a hint: keys up to and including it may be left out, but a store may as well give them.
-        Later pages are asked for with the same arguments and the ``token`` of the page before.
+        Later pages are asked for with the same arguments and the ``token`` of the page before. A directory on the way that
+        can't be read is told in ``unread``; where it is the prefix itself, that is an error.
         """
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:

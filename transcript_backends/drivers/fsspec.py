@@ -3,7 +3,7 @@
 fsspec's ``pipe_file(mode="create")`` promises little: where a filesystem does not say otherwise it looks and then writes, so
 of two creators both may win, and a file may show its name before its bytes. It is used only where a filesystem brings its
 own (s3fs, gcsfs, adlfs and the like), which must then prove itself. Over SFTP a temporary file is written beside the target
-and renamed, which fails where the name is taken; a directory of this machine is written as `LocalObjectStore` does. Other
+and renamed, which fails where the name is taken; a directory of this machine is left to `LocalObjectStore`. Other
 filesystems can't create, and say so. What was tried: docs/backends/fsspec.md.
 
 Metadata is not kept, and no version can be replaced conditionally. Directories are never removed, since another process may
@@ -26,11 +26,22 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from transcript_backends.drivers import fsspec_answers
-from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
+from transcript_backends.drivers.driver import (
+    Body,
+    Capabilities,
+    Failure,
+    Head,
+    IfMatch,
+    Meaning,
+    ObjectInfo,
+    Page,
+    PutMode,
+    Unread,
+)
 from transcript_backends.drivers.fsspec_answers import TEMPORARY, RefusedError, name_in, object_info
 from transcript_backends.drivers.fsspec_instances import Instances
 from transcript_backends.drivers.local import LocalObjectStore
-from transcript_backends.drivers.walks import Walks, walk
+from transcript_backends.drivers.walks import See, Walks, walk
 from transcript_backends.errors import InvalidURLError, MissingExtraError
 from transcript_backends.urls import DIRECTORY_SCHEMES, FSSPEC, Setting, StoreURL, looks_secret
 
@@ -60,15 +71,15 @@ class FsspecObjectStore:
         self._path = path.rstrip("/")
         self._implied = issubclass(filesystem, MemoryFileSystem)  # directories are there with the first file in them
         self._directory = LocalObjectStore(path) if filesystem is LocalFileSystem else None
-        self._here = self._implied or self._directory is not None
+        is_here = self._implied or self._directory is not None
         self._sftp = filesystem.__module__ == "fsspec.implementations.sftp"  # which imports a package of its own
         self._renames = not filesystem.async_impl and filesystem.mv is not fsspec.AbstractFileSystem.mv
         pipe_file = filesystem._pipe_file if filesystem.async_impl else filesystem.pipe_file
         own = not pipe_file.__module__.startswith("fsspec.")
-        self._creates = own or self._sftp or self._here
+        self._creates = own or self._sftp or is_here
         self._instances = Instances(filesystem, options, arguments)
         self._walks = Walks(partial(walk, self._look_into))
-        self.capabilities = Capabilities(create_only="yes" if self._here else "probe", one_pass=False)
+        self.capabilities = Capabilities(create_only="yes" if is_here else "probe", one_pass=False)
         self.identity = f"{location} {_public(options)} {arguments[:1]}" if options or arguments else location
 
     # --- write --------------------------------------------------------------------------------------------------------
@@ -78,11 +89,11 @@ class FsspecObjectStore:
             raise RefusedError(Meaning.UNSUPPORTED, "fsspec has no way to replace just one version of a file")
         if mode == "create" and not self._creates:
             raise RefusedError(Meaning.UNSUPPORTED, f"{self._kind} can't create a file only where it is absent")
+        if self._directory is not None:
+            return self._directory.put(key, body, mode=mode, metadata=metadata)
         path = self._at(key)
         with self._asking() as fs:
-            if self._directory is not None:
-                self._directory.put(key, body, mode=mode, metadata=metadata)
-            elif mode == "create" and self._sftp:
+            if mode == "create" and self._sftp:
                 _write_beside(fs, path, body, _rename_new)
             elif mode == "create":
                 _pipe_new(fs, path, body)
@@ -96,6 +107,8 @@ class FsspecObjectStore:
                 return "gone"  # merged or deleted since
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, Exception]:
+        if self._directory is not None:
+            return self._directory.delete_many(keys)
         failed: dict[str, Exception] = {}
         for key in keys:
             try:
@@ -110,11 +123,15 @@ class FsspecObjectStore:
     # --- read ---------------------------------------------------------------------------------------------------------
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
+        if self._directory is not None:
+            return self._directory.get(key, start=start, end=end)
         info = self.head(key).info
         stop = info.size if end is None else min(end, info.size)
         return Body(info, _Blocks(self, info, start, stop), {})
 
     def head(self, key: str) -> Head:
+        if self._directory is not None:
+            return self._directory.head(key)
         with self._asking() as fs:
             return Head(object_info(key, fs.info(self._at(key))), {})
 
@@ -127,9 +144,11 @@ class FsspecObjectStore:
         return block
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
-        return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc) if self._here else None)
+        if self._directory is not None:
+            return self._directory.list_page(prefix, start_after=start_after, token=token)
+        return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc) if self._implied else None)
 
-    def _look_into(self, prefix: str) -> tuple[list[str], Callable[[str], ObjectInfo | None]]:
+    def _look_into(self, prefix: str) -> tuple[list[str], See]:
         """As `walks.LookInto`."""
         directory = self._at(prefix).rstrip("/")
         try:
@@ -138,20 +157,20 @@ class FsspecObjectStore:
         except (FileNotFoundError, NotADirectoryError):
             entries = {}
 
-        def see(name: str) -> ObjectInfo | None:
+        def see(name: str) -> ObjectInfo | Unread | None:
             entry = entries[name]
             if entry["type"] == "file":
                 return object_info(prefix + name, entry)
-            self._refuse_directory(prefix + name)
-            return None
+            return self._linked_directory(prefix + name)
 
         return [name for name in entries if name], see
 
-    def _refuse_directory(self, key: str) -> None:
+    def _linked_directory(self, key: str) -> Unread | None:
         with self._asking() as fs:
-            if fs.isdir(self._at(key)):
-                detail = f"{key!r} is a link to a directory, which is not followed: move the directory here"
-                raise RefusedError(Meaning.DENIED, detail)
+            if not fs.isdir(self._at(key)):
+                return None
+        detail = f"{key!r} is a link to a directory, which is not followed: move the directory here"
+        return Unread(f"{key}/", RefusedError(Meaning.DENIED, detail))
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
@@ -179,7 +198,13 @@ class FsspecObjectStore:
             return
 
     def classify(self, error: Exception) -> Failure | None:
-        return fsspec_answers.classify(error)
+        told = self._directory.classify(error) if self._directory is not None and not isinstance(error, RefusedError) else None
+        return told or fsspec_answers.classify(error)
+
+    @property
+    def remarks(self) -> list[str]:
+        """As `LocalObjectStore.remarks`."""
+        return self._directory.remarks if self._directory is not None else []
 
     def renew(self) -> bool:
         self._instances.renew()

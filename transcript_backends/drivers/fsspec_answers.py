@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from transcript_backends.drivers.driver import Failure, Meaning, ObjectInfo
+from transcript_backends.filesystem import OUTAGES
 
 TEMPORARY = ".tmp-"
 
@@ -29,17 +30,14 @@ _MEANINGS_BY_STATUS = {
     429: Meaning.TRY_AGAIN,
     501: Meaning.UNSUPPORTED,
 }
-_MEANINGS_BY_ERRNO = {
+_MEANINGS_BY_ERRNO: dict[int | None, Meaning] = {
     None: Meaning.TRY_AGAIN,  # paramiko tells none where a connection is lost
     errno.EROFS: Meaning.DENIED,
     errno.ENOSYS: Meaning.UNSUPPORTED,
     errno.ENOTSUP: Meaning.UNSUPPORTED,
-    errno.EAGAIN: Meaning.TRY_AGAIN,
-    errno.EBUSY: Meaning.TRY_AGAIN,
-    errno.EINTR: Meaning.TRY_AGAIN,
-    errno.ESTALE: Meaning.TRY_AGAIN,
-    errno.EHOSTUNREACH: Meaning.TRY_AGAIN,
-    errno.ENETUNREACH: Meaning.TRY_AGAIN,
+    errno.ENAMETOOLONG: Meaning.NO_NAME,
+    errno.EILSEQ: Meaning.NO_NAME,
+    **dict.fromkeys(OUTAGES, Meaning.TRY_AGAIN),
 }
 
 

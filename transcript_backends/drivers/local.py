@@ -1,31 +1,41 @@
-"""Objects as files below a directory: atomic, exclusive, durable, on POSIX file systems with hard links.
+"""Objects as files below a directory: atomic, exclusive, durable, on POSIX file systems.
 
 A create writes a temporary file beside its target, flushes it, links it to its name (which fails where the name is
 taken), and flushes the directory: a name never shows a part of its bytes, and what `put` has returned survives a power
-cut. Metadata is not kept. Directories are never removed, since another process may be about to use them.
+cut. What becomes of that on a file system without links, flushes or locks: `FileSystem`. Metadata is not kept.
+Directories are never removed, since another process may be about to use them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import secrets
 import stat
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
-from transcript_backends.drivers.driver import Body, Capabilities, Failure, Head, IfMatch, Meaning, ObjectInfo, Page, PutMode
-from transcript_backends.drivers.walks import Walks, walk
-from transcript_backends.machine import flush, flush_directory, make_directory
+from transcript_backends.drivers.driver import (
+    Body,
+    Capabilities,
+    Failure,
+    Head,
+    IfMatch,
+    Meaning,
+    ObjectInfo,
+    Page,
+    PutMode,
+    Unread,
+)
+from transcript_backends.drivers.spelling import OtherSpelling, Spellings
+from transcript_backends.drivers.walks import See, Walks, walk
+from transcript_backends.filesystem import OUTAGES, FileSystem
 
 _ABANDONED_SECONDS = 24 * 3600
 _TEMPORARY = ".tmp-"
 _PLAIN_SECONDS = 1.0  # a link that comes in this time is as one that comes between a look and the use of what was seen
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -51,18 +61,26 @@ class LocalObjectStore:
     details = ""
 
     def __init__(self, directory: str) -> None:
-        make_directory(directory)
+        self._system = FileSystem()
+        self._system.make_directory(directory)
         self.location = f"file://{directory}"
         self.capabilities = Capabilities(one_pass=False, parallel=1, conditional_delete=True)
         self._root = os.path.realpath(directory)
         self._walks = Walks(self._walk)
         self._plain: tuple[str, float] = "", 0.0  # a directory no link leads to, and when that was seen
         self._settled: set[str] = set()  # directories whose own entries are known to be on disk
+        self._unflushed: set[str] = set()  # directories with names that may not be on disk
+        self._spellings = Spellings()
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the file system was found not to offer, and what follows from it."""
+        return list(self._system.lacks.values())
 
     # --- write --------------------------------------------------------------------------------------------------------
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
-        target = self._path(key)
+        target = self._path(key) if mode == "create" else self._file(key)
         while True:
             directory = os.path.dirname(target)
             self._settle(directory)
@@ -83,26 +101,43 @@ class LocalObjectStore:
                 remaining = memoryview(body)
                 while remaining:
                     remaining = remaining[os.write(descriptor, remaining) :]
-                os.utime(descriptor, ns=(time.time_ns(),) * 2)  # the kernel's own stamp is coarse; versions need a fine one
-                flush(descriptor)
+                # The kernel's own stamp is coarse; versions need a fine one.
+                self._system.stamp(descriptor, time.time_ns(), temporary)
+                self._system.flush(descriptor, temporary)
                 version = _version(os.fstat(descriptor))
             finally:
                 os.close(descriptor)
             if mode == "create":
-                _link_durably(temporary, target)
+                self._link_durably(temporary, target)
             elif mode == "overwrite":
-                with _locked(directory):  # not between the look and the replacement of another
+                with self._system.locked(directory):  # not between the look and the replacement of another
                     os.replace(temporary, target)
             else:
                 version = self._replace(directory, temporary, target, mode)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-        flush_directory(directory)
+        self._flush_names(directory)
         return version
 
+    def _link_durably(self, source: str, target: str) -> None:
+        try:
+            self._system.name_new(source, target)
+        except FileExistsError:
+            if os.path.islink(target) or os.path.isdir(target):
+                raise _Refused(f"{target!r} is not a regular file") from None
+            # Whoever put it there may have died before flushing its name, and our caller may find that it is what he wants.
+            self._flush_names(os.path.dirname(target))
+            raise
+
+    def _flush_names(self, directory: str) -> None:
+        """Until this has succeeded, no name in the directory may be told to be stored."""
+        self._unflushed.add(directory)
+        self._system.flush_directory(directory)
+        self._unflushed.discard(directory)
+
     def _replace(self, directory: str, temporary: str, target: str, expected: IfMatch) -> str:
-        with _locked(directory):
+        with self._system.locked(directory, required=True):
             try:
                 present = os.lstat(target)
             except FileNotFoundError:
@@ -110,7 +145,7 @@ class LocalObjectStore:
             if _version(present) != expected.version:
                 raise _Changed(target)
             stamp = max(time.time_ns(), present.st_mtime_ns + 1)
-            os.utime(temporary, ns=(stamp, stamp))
+            self._system.stamp(temporary, stamp, temporary)
             os.replace(temporary, target)
             return _version(os.lstat(target))
 
@@ -119,12 +154,14 @@ class LocalObjectStore:
         if directory in self._settled:
             return
         if directory == self._root:
-            make_directory(directory)
+            self._system.make_directory(directory)
         else:
             self._settle(os.path.dirname(directory))
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.mkdir(directory)
-            flush_directory(os.path.dirname(directory))
+            except FileExistsError:
+                self._spellings.check(directory)  # somebody else may have made it meanwhile
+            self._system.flush_directory(os.path.dirname(directory))
             _sweep(directory)
         self._settled.add(directory)
 
@@ -133,9 +170,9 @@ class LocalObjectStore:
         touched: set[str] = set()
         for key in keys:
             try:
-                path = self._path(key)
+                path = self._file(key)
                 directory = os.path.dirname(path)
-                with _locked(directory):
+                with self._system.locked(directory):
                     if versions and key in versions and _version(os.lstat(path)) != versions[key]:
                         continue
                     os.unlink(path)
@@ -146,13 +183,13 @@ class LocalObjectStore:
                 failed[key] = error
         for directory in touched:
             with contextlib.suppress(FileNotFoundError):
-                flush_directory(directory)
+                self._system.flush_directory(directory)
         return failed
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
-        descriptor = os.open(self._path(key), os.O_RDONLY | _NO_FOLLOW)
+        descriptor = os.open(self._file(key), os.O_RDONLY | _NO_FOLLOW)
         try:
             info = _info(key, os.fstat(descriptor))
             stop = info.size if end is None else min(end, info.size)
@@ -162,22 +199,26 @@ class LocalObjectStore:
             raise
 
     def head(self, key: str) -> Head:
-        return Head(_info(key, os.lstat(self._path(key))), {})
+        path = self._file(key)
+        info = _info(key, os.lstat(path))
+        if os.path.dirname(path) in self._unflushed:  # by a put that has failed, whose caller asks what became of it
+            self._flush_names(os.path.dirname(path))
+        return Head(info, {})
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
         if not os.path.isdir(self._root):
             raise _NoRoot(self._root)
         return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc))
 
-    def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+    def _walk(self, prefix: str, after: str) -> Iterator[ObjectInfo | Unread]:
         self._path(f"{prefix}any")  # refuses links on the way there; those on the way from there are not followed
         return walk(self._look_into, prefix, after)
 
-    def _look_into(self, prefix: str) -> tuple[list[str], Callable[[str], ObjectInfo | None]]:
+    def _look_into(self, prefix: str) -> tuple[list[str], See]:
         """As `walks.LookInto`. Dot files are temporary ones; links and odd files are no objects."""
         directory = os.path.join(self._root, prefix)
 
-        def see(name: str) -> ObjectInfo | None:
+        def see(name: str) -> ObjectInfo | Unread | None:
             path = os.path.join(directory, name)
             try:
                 status = os.lstat(path)
@@ -186,8 +227,11 @@ class LocalObjectStore:
             if stat.S_ISREG(status.st_mode):
                 return _info(prefix + name, status)
             if os.path.isdir(path):
-                raise _Refused(
-                    f"{prefix}{name} is a symbolic link to a directory, which is not followed: move the directory here"
+                return Unread(
+                    f"{prefix}{name}/",
+                    _Refused(
+                        f"{prefix}{name} is a symbolic link to a directory, which is not followed: move the directory here"
+                    ),
                 )
             return None
 
@@ -213,12 +257,24 @@ class LocalObjectStore:
         if seen != directory or time.monotonic() - at > _PLAIN_SECONDS:
             if os.path.realpath(directory) != directory:
                 raise _Refused(f"{key!r} leads through a symbolic link")
+            below = self._root
+            for part in parts[:-1]:
+                below = os.path.join(below, part)
+                self._spellings.check(below)
             self._plain = directory, time.monotonic()
         return os.path.join(directory, parts[-1])
+
+    def _file(self, key: str) -> str:
+        """As `_path`, of a file that is at hand: under this very name, if it is there."""
+        path = self._path(key)
+        self._spellings.check(path)
+        return path
 
     def classify(self, error: Exception) -> Failure | None:
         if isinstance(error, _Refused):
             return Failure(Meaning.DENIED, str(error))
+        if isinstance(error, OtherSpelling):
+            return Failure(Meaning.NO_NAME, str(error))
         if isinstance(error, _NoRoot):
             return Failure(Meaning.CONTAINER_NOT_FOUND, "the directory does not exist")
         if isinstance(error, _Changed):
@@ -229,12 +285,15 @@ class LocalObjectStore:
             meaning = Meaning.PRECONDITION
         elif isinstance(error, FileNotFoundError):
             meaning = Meaning.NOT_FOUND if os.path.isdir(self._root) else Meaning.CONTAINER_NOT_FOUND
+        elif error.errno in (errno.ENAMETOOLONG, errno.EILSEQ) or (error.errno == errno.EINVAL and error.filename):
+            # Names that are too long, reserved, or of characters that are not allowed there.
+            return Failure(Meaning.NO_NAME, f"the file system takes no such name: {error.strerror}")
+        elif error.errno in OUTAGES:
+            meaning = Meaning.TRY_AGAIN
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP):
             meaning = Meaning.DENIED
-        elif error.errno in (errno.EINTR, errno.EAGAIN, errno.ESTALE, errno.EBUSY):
-            meaning = Meaning.TRY_AGAIN
         else:
-            meaning = Meaning.UNSUPPORTED if error.errno == errno.ENOTSUP else Meaning.OTHER
+            meaning = Meaning.UNSUPPORTED if error.errno in (errno.ENOTSUP, errno.ENOLCK) else Meaning.OTHER
         return Failure(meaning, error.strerror or type(error).__name__)
 
     def renew(self) -> bool:
@@ -274,61 +333,6 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 def _version(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
-
-
-def _link_durably(source: str, target: str) -> None:
-    try:
-        _link(source, target)
-    except FileExistsError:
-        if os.path.islink(target) or os.path.isdir(target):
-            raise _Refused(f"{target!r} is not a regular file") from None
-        # Whoever put it there may have died before flushing its name, and our caller may find that it is what he wants.
-        flush_directory(os.path.dirname(target))
-        raise
-
-
-def _link(source: str, target: str) -> None:
-    """Give a file its name, failing where the name is taken."""
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            _rename_new(source, target)
-        elif os.lstat(source).st_nlink != 2:  # NFS may report a failure although the link was made
-            raise
-
-
-def _rename_new(source: str, target: str) -> None:
-    """The same where there are no hard links (FAT, some network file systems)."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        no_replace, at_cwd = 1, -100
-        rename = getattr(libc, "renameat2", None)  # not in every C library
-        if rename and rename(at_cwd, os.fsencode(source), at_cwd, os.fsencode(target), no_replace) == 0:
-            return
-        code = ctypes.get_errno() if rename else errno.ENOSYS
-        if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise OSError(code, os.strerror(code), target)
-    raise OSError(errno.ENOTSUP, "this file system has no way to create a file only where it is absent", target)
-
-
-@contextlib.contextmanager
-def _opened(directory: str) -> Iterator[int]:
-    descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _locked(directory: str) -> Iterator[None]:
-    """Keep other replacements and deletions in a directory out, in every process of this machine."""
-    import fcntl
-
-    with _opened(directory) as descriptor:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
 
 
 def _sweep(directory: str) -> None:

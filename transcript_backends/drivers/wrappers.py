@@ -51,6 +51,10 @@ class WrapperObjectStore:
     def identity(self) -> str | None:
         return getattr(self.inner, "identity", None)
 
+    @property
+    def remarks(self) -> list[str]:
+        return getattr(self.inner, "remarks", [])
+
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
         return self._around("put", key, lambda: self.inner.put(key, body, mode=mode, metadata=metadata))
 

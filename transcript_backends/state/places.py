@@ -86,6 +86,11 @@ def parse(rest: str) -> File | None:
     return File(None if user_segment == _ANONYMOUS else user, session, not more[1].endswith(HASH))
 
 
+def may_hold(rest: str) -> bool:
+    """Whether documents can be in a directory, of which this follows the root."""
+    return all(_read(each) is not None for each in rest.split("/") if each)
+
+
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 

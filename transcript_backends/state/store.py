@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from transcript_backends.container import Container
 from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.errors import (
+    AccessDeniedError,
     CorruptSegmentError,
     PartialDeleteError,
     SegmentNotFoundError,
@@ -367,9 +368,13 @@ class StateStore:
 
     def _files(self, *prefixes: str) -> Iterator[tuple[ObjectInfo, File]]:
         for prefix in prefixes:
-            for info in self._container.list(prefix):
+            for info in self._container.list(prefix, unread=self._passed_over):
                 if (file := places.parse(info.key[len(self._root) :])) is not None:
                     yield info, file
+
+    def _passed_over(self, directory: str, reason: str) -> None:
+        if places.may_hold(directory[len(self._root) :]):
+            raise AccessDeniedError(f"could not list {self._name(directory)}: {reason}; there may be documents in it")
 
     def _delete(self, storage_keys: Sequence[str] | Mapping[str, str]) -> None:
         if failed := self._container.delete(storage_keys):

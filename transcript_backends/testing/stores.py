@@ -51,6 +51,8 @@ IDS = [
     "日本",
     "=41",
     "x/y",
+    "con",
+    "NUL.x",
     "n" * 200,
     "🙂",
     "agent:1:main",
@@ -596,6 +598,18 @@ class StoreContract(Racing):
         assert sorted(store.list_refs(tenant, "..")) == sorted(each for each in refs if each.agent_id == "..")
         assert [each for each in store.list_refs() if each.tenant == tenant] == list(store.list_refs(tenant))
         assert list(store.list_refs(agent_id=f"nobody-{tenant}")) == []
+
+    def test_ids_that_differ_in_case_are_two_transcripts_or_the_second_is_refused(
+        self, store: ObjectTranscriptStore, tenant: str
+    ) -> None:
+        first, second = TranscriptRef(tenant, "agent", "Fix-Login"), TranscriptRef(tenant, "agent", "fix-login")
+        store.append_segment(first, 0, 0, "w", lines_of(1))
+        with contextlib.suppress(InvalidRefError):
+            store.append_segment(second, 0, 0, "w", lines_of(2))
+            assert [record.json()["n"] for record in store.records(second)] == [2]
+            store.delete(second)
+        assert [record.json()["n"] for record in store.records(first)] == [1]
+        assert list(store.list_refs(tenant)) == [first]
 
     @pytest.mark.parametrize(
         "session", ["", " ", "\n", "n" * 256, "\ud800"], ids=["empty", "blank", "newline", "long", "surrogate"]
