@@ -117,12 +117,10 @@ class FileSystem:
         try:
             os.link(source, target)
             return
-        except FileExistsError:
-            raise
         except OSError as error:
-            if _is_same(source, target):  # NFS may report a failure although the link was made
+            if _is_same(source, target):  # NFS may report a failure, "exists" as well, although the link was made
                 return
-            if error.errno in _FAILURES:
+            if error.errno in _FAILURES or error.errno == errno.EEXIST:
                 raise
             self._tell("hard links", target, error, "names are given by a rename that does not replace")
         try:
