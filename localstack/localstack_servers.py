@@ -204,8 +204,8 @@ def _in_servers(pattern: str) -> Path:
 
 
 def _moto(port: int, data: Path) -> list[str]:
-    program = Path(sys.executable).with_name("moto_server")
-    return [_program(program, "pip install 'moto[server,s3]==5.2.5'"), "-H", "127.0.0.1", "-p", str(port)]
+    _program(Path(sys.executable).with_name("moto_server"), "pip install 'moto[server,s3]==5.2.5'")
+    return [sys.executable, str(_HERE / "serialised_moto.py"), "-H", "127.0.0.1", "-p", str(port)]
 
 
 def _localstack(port: int, data: Path) -> list[str]:

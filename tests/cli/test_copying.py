@@ -351,7 +351,7 @@ def test_writers_at_work_on_the_source_lose_nothing_of_what_they_had_written(sta
 
     def write(writer):
         with open_store(url) as own:
-            while not stop.is_set():
+            while not stop.wait(0.003):
                 seq = acknowledged[writer]
                 own.append_segment(ref, seq, seq + 1, writer, b'{"n":%d}\n{"n":%d}\n' % (seq, seq + 1))
                 acknowledged[writer] = seq + 2

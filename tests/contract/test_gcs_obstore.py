@@ -32,7 +32,7 @@ class TestGCSDriverOnObstore(DriverContract):
 
 
 class TestGCSStoreOnObstore(StoreContract):
-    rounds = 20
+    rounds = 8
 
     @pytest.fixture
     def store(self, own_url: str, prefix: str) -> Iterator[ObjectTranscriptStore]:

@@ -33,7 +33,7 @@ class Buckets(fsspec.AbstractFileSystem):
             raise ValueError(f"the secret {secret} is wrong")
 
     def _see_bucket(self, path: str) -> None:
-        if not any(key.partition("/")[0] == path.partition("/")[0] for key in self.objects):
+        if not any(key.partition("/")[0] == path.partition("/")[0] for key in list(self.objects)):
             raise FileNotFoundError(path)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:

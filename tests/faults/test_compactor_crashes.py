@@ -14,7 +14,7 @@ from localstack_servers import ENVIRONMENT, Server
 from transcript_backends import CompactionPolicy, open_store
 
 TESTS = Path(__file__).resolve().parent.parent
-KILLS = 200
+KILLS = 80
 WRITERS = ("one", "two")
 
 

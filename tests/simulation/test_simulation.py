@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from simulation.batches import WORLDS, run_batches
 
-SCHEDULES = {"stores": 4000, "writers": 2000}
+SCHEDULES = {"stores": 2500, "writers": 1200}
 TESTS = Path(__file__).parents[1]
 
 

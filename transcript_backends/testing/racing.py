@@ -18,7 +18,7 @@ class Racing:
         creators: how many run it.
     """
 
-    rounds: ClassVar[int] = 50
+    rounds: ClassVar[int] = 20
     creators: ClassVar[int] = 16
 
 
