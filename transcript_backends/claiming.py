@@ -9,6 +9,7 @@ again, and a new one looks once more some seconds later. Of two writers that go 
 from __future__ import annotations
 
 from transcript_backends.container import Container
+from transcript_backends.errors import SegmentNotFoundError
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import SegmentInfo
 from transcript_backends.ranges import Ranges
@@ -65,13 +66,13 @@ class Claim:
         first, last = next(iter(self._stored))[0], max(end for _, end in self._stored)
         began = first if self._began is None else self._began
         plan = look(self._container, self._names)
-        earlier: list[SegmentInfo] = []
+        standing: list[SegmentInfo] = []
         merged: dict[SegmentName, str] = {}
         for segment in plan.segments:
             if segment.writer_id == self._writer_id:
                 if segment.seq_end >= first and (segment.seq_start, segment.seq_end) not in self._stored:
                     return segment.key
-                earlier += [segment] if began <= segment.seq_end < first else []
+                standing += [segment] if segment.seq_end >= began else []
                 continue
             index = plan.indexes.find(segment.name)
             if index is None:
@@ -86,5 +87,11 @@ class Claim:
             if any(run[2] > last for run in runs) or Ranges(runs).repeated:
                 return f"{runs[-1][1]} to {runs[-1][2]} in {segment.key}"
         # One that is merged was removed, and its key free for another writer.
-        again = (each for each in earlier if each.name in merged)
-        return next((each.key for each in again if self._container.read(each.key).sha256 != merged[each.name]), None)
+        again = (each for each in standing if each.name in merged)
+        return next((each.key for each in again if self._is_another(each.key, merged[each.name])), None)
+
+    def _is_another(self, key: str, sha256: str) -> bool:
+        try:
+            return self._container.read(key).sha256 != sha256
+        except SegmentNotFoundError:  # the merged one, removed only now
+            return False

@@ -631,7 +631,10 @@ def test_a_new_writer_finds_out_later_that_another_was_at_work_under_its_id() ->
 
 
 @pytest.mark.parametrize("merged_again", [True, False])
-def test_a_writer_finds_out_later_that_another_has_written_where_its_records_were_merged(merged_again: bool) -> None:
+@pytest.mark.parametrize("pause", [11.0, 4.0])  # seconds: with a claim for each record, or one claim for all of them
+def test_a_writer_finds_out_later_that_another_has_written_where_its_records_were_merged(
+    pause: float, merged_again: bool
+) -> None:
     full = CompactionPolicy(min_segments=2, full=True)
     setup, clock = make(), Hours()
     store = ObjectTranscriptStore(Container(setup.memory, clock=clock))
@@ -639,7 +642,7 @@ def test_a_writer_finds_out_later_that_another_has_written_where_its_records_wer
     for n in range(3):
         writer.append({"n": n})
         writer.flush()
-        clock.ahead += 11.0
+        clock.ahead += pause
     assert store.compact(REF, full).merged
     append(store, 1, 1, "same")  # whose keys are free again
     if merged_again:
@@ -648,6 +651,26 @@ def test_a_writer_finds_out_later_that_another_has_written_where_its_records_wer
     with pytest.raises(SegmentConflictError):
         writer.flush()
     writer._state = "closed"
+
+
+def test_a_merged_segment_that_is_removed_while_a_writer_looks_for_others_is_nobody_elses() -> None:
+    setup, clock = make(), Hours()
+    hooks = HookedObjectStore(setup.memory)
+    store = ObjectTranscriptStore(Container(hooks, clock=clock))
+    writer = store.writer(REF, writer_id="same", **AT_HAND)
+    for n in range(3):
+        writer.append({"n": n})
+        writer.flush()
+        clock.ahead += 4.0
+    key = store.list_segments(REF)[1].key
+    body = setup.memory.get(key).stream.read(-1)
+    assert store.compact(REF, CompactionPolicy(min_segments=2, full=True)).merged
+    setup.put(key, body)  # not removed yet
+    hooks.before("get", lambda: setup.memory.delete_many([key]), key=key)
+    writer.append({"n": 3})
+    writer.close()
+    assert setup.keys(key) == []
+    assert numbers(store) == list(range(4))
 
 
 @pytest.mark.parametrize("limits", [{"max_records": 2}, {"max_bytes": 10}])
