@@ -537,12 +537,15 @@ def test_a_forked_child_leaves_the_journal_to_the_next_writer(tmp_path: Path, li
     def work() -> None:
         writer = local(tmp_path).writer(REF, spool_dir=spool, **AT_HAND)
         writer.append({"n": 0})
+        ready, running = os.pipe()
         if (child := os.fork()) == 0:
             os.close(writing_end)
+            os.write(running, b"1")
             if lives_on:
                 os.read(reading, 1)
             writing._flush_all()  # as at the end of an interpreter
             os._exit(0)
+        os.read(ready, 1)  # until then the child holds the journal too
         if not lives_on:
             os.waitpid(child, 0)
         if appends_more:
