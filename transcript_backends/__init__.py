@@ -8,6 +8,7 @@ from importlib import import_module as _import_module
 TYPE_CHECKING = False  # typing's own constant would be this package's most expensive import
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor, CompactionTotals
+    from transcript_backends.catalog import Glance
     from transcript_backends.copying import CopyResult, copy_transcript
     from transcript_backends.deletion import DeleteResult
     from transcript_backends.diagnosis import Check, diagnose
@@ -63,6 +64,7 @@ __all__ = [
     "DeleteResult",
     "FsspecTranscriptStore",
     "GCSTranscriptStore",
+    "Glance",
     "InvalidEntryError",
     "InvalidEventError",
     "InvalidRefError",
@@ -95,6 +97,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Glance": "catalog",
     "BackgroundCompactor": "background",
     "CompactionTotals": "background",
     "CopyResult": "copying",

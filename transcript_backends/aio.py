@@ -33,6 +33,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor, CompactionTotals
+    from transcript_backends.catalog import Glance
     from transcript_backends.copying import CopyResult
     from transcript_backends.deletion import DeleteResult
     from transcript_backends.diagnosis import Check
@@ -400,6 +401,10 @@ class AsyncObjectTranscriptStore:
     def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> AsyncIteration[TranscriptRef]:
         """See `ObjectTranscriptStore.list_refs`; ``async for ref in store.list_refs()``."""
         return AsyncIteration(self._threads, partial(self.blocking.list_refs, tenant, agent_id))
+
+    async def glance(self) -> Glance:
+        """See `ObjectTranscriptStore.glance`."""
+        return await self._threads.run(self.blocking.glance)
 
     async def verify(self, ref: TranscriptRef, *, repair: bool = False) -> VerifyReport:
         """See `ObjectTranscriptStore.verify`."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
+from typing import NamedTuple
 
 from transcript_backends import keys
 from transcript_backends.container import Container
@@ -14,6 +15,29 @@ from transcript_backends.listing import stable_listing
 from transcript_backends.refs import TranscriptRef
 
 _log = logging.getLogger(__name__)
+
+
+class Glance(NamedTuple):
+    """What the first objects below a store's root show.
+
+    Attributes:
+        is_there: whether there is such a place: the bucket, container or directory, and below a prefix of it any object.
+        other: the key of an object that belongs to no transcript, where none of the first thousand does; else empty.
+    """
+
+    is_there: bool
+    other: str = ""
+
+
+def glance(container: Container, root: str) -> Glance:
+    """One request, which also shows whether the bucket or container is there."""
+    container.see_there()
+    other = ""
+    for info in islice(container.list(root, unread=lambda *_: None), _ENOUGH):
+        if keys.split_key(root, info.key):
+            return Glance(True)
+        other = other or info.key
+    return Glance(bool(other) or not root, other)
 
 
 def list_refs(

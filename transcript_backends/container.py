@@ -542,6 +542,11 @@ class Container:
                 )
             seen.add(token)
 
+    def see_there(self) -> None:
+        """Raise `ContainerNotFoundError` where the driver knows, without a request, that the place is not there yet."""
+        if not getattr(self.driver, "is_there", True):
+            raise self._error("list", "", Failure(Meaning.CONTAINER_NOT_FOUND, "the directory does not exist"))
+
     def server_time(self) -> datetime | None:
         """The time by the server's clock, as far as listings have told it."""
         if self._server_time is None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from transcript_backends import keys
-from transcript_backends.catalog import list_refs
+from transcript_backends.catalog import Glance, glance, list_refs
 from transcript_backends.container import Container
 from transcript_backends.deletion import DeleteResult, delete_transcript
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
@@ -210,9 +210,24 @@ class ObjectTranscriptStore:
         return keys.writer_id_in(list_once(self._container, names, only=()).generation, checked)
 
     def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> Iterator[TranscriptRef]:
-        """The transcripts that hold a segment, each once, in order of their keys; a page of the listing at a time."""
+        """The transcripts that hold a segment, each once, in order of their keys; a page of the listing at a time.
+
+        A directory that nothing was ever written to is as good as empty; `glance` tells whether it is there.
+
+        Raises:
+            ContainerNotFoundError: there is no such bucket or container, or the directory is gone.
+        """
         self._check_filled()
         return list_refs(self._container, self._root, tenant, agent_id)
+
+    def glance(self) -> Glance:
+        """Whether the place is there, and what is in it that is no transcript's. One request.
+
+        Raises:
+            ContainerNotFoundError: there is no such bucket, container or directory.
+        """
+        self._check_filled()
+        return glance(self._container, self._root)
 
     def verify(self, ref: TranscriptRef, *, repair: bool = False) -> VerifyReport:
         """Read and check every byte of a transcript.

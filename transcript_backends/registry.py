@@ -165,7 +165,7 @@ def find_backend(scheme: str) -> Backend:
 
 
 def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptStore:
-    """Open the store a URL names. Object stores are contacted on first use; a directory is made where it is missing.
+    """Open the store a URL names. Nothing is contacted or made: object stores are on first use, a directory by the first write.
 
     Args:
         url: see docs/urls.md. None: the environment variable ``TRANSCRIPT_STORE_URL``, else a directory in the user's data
@@ -176,7 +176,7 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
     Raises:
         InvalidURLError: the URL or a setting is wrong.
         MissingExtraError: the backend's package is not installed.
-        AccessDeniedError: a directory can't be made.
+        AccessDeniedError: a directory can't be looked at, or is none.
     """
     url = url if url is not None else _configured_url()
     parsed, backend, settings = _understood(url, options)

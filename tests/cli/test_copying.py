@@ -119,7 +119,8 @@ def test_a_dry_run_writes_nothing(invoke, fill, url, copy_url, copy):
     assert list(copy.list_refs()) == []
 
 
-def test_an_empty_source_says_so(invoke, url, copy_url):
+def test_an_empty_source_says_so(invoke, url, copy_url, tmp_path):
+    (tmp_path / "store").mkdir()
     assert invoke("sync", url, copy_url).stdout == f"no transcripts in {url}\n"
 
 

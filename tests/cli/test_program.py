@@ -70,7 +70,7 @@ def test_the_store_is_taken_before_and_after_the_commands_name_and_the_later_one
     assert invoke("ls", "--store", one).stdout == "demo/a/one\n"
     assert invoke("--store", two, "ls").stdout == "demo/a/two\n"
     assert invoke("--store", one, "ls", "--store", two).stdout == "demo/a/two\n"
-    assert invoke("ls").stdout == ""
+    assert invoke("ls", code=3).stdout == ""
 
 
 def test_without_any_store_named_the_users_own_directory_is_used(invoke, monkeypatch, tmp_path):

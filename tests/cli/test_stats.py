@@ -175,7 +175,8 @@ def test_ids_are_written_as_in_a_ref(invoke, fill):
     assert stats(invoke, "a b")["transcripts"] == stats(invoke, "a=20b/c=20d/")["transcripts"] == 1
 
 
-def test_an_empty_store_is_no_error(invoke):
+def test_an_empty_store_is_no_error(invoke, tmp_path):
+    (tmp_path / "store").mkdir()
     assert stats(invoke) | {"of": ""} == stats(invoke) | {"of": "", "transcripts": 0, "segments": 0, "largest": []}
     assert ": 0 transcripts, 0 segments (0 merged), 0 bytes, 0 records\n" in invoke("stats").stdout
 

@@ -120,7 +120,8 @@ def test_one_that_can_not_be_read_is_exit_code_1_and_does_not_stop_the_others(in
     assert result.stderr == "transcripts: error: demo/a/s: not yours\n"
 
 
-def test_all_of_an_empty_store_is_no_error(invoke):
+def test_all_of_an_empty_store_is_no_error(invoke, tmp_path):
+    (tmp_path / "store").mkdir()
     assert invoke("verify", "--all").output == ""
 
 

@@ -581,6 +581,7 @@ def test_unicode_forms_that_fold_are_told_apart(root: Path, monkeypatch: pytest.
 def test_two_that_make_folding_directories_at_the_same_moment_do_not_share_one(
     folding: ObjectTranscriptStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    root.mkdir()
     real = os.mkdir
 
     def just_before(path: str, *args: Any) -> None:

@@ -28,6 +28,7 @@ from transcript_backends import (
     SegmentNotFoundError,
     TranscriptRef,
     TranscriptStoreError,
+    copy_transcript,
     open_store,
 )
 from transcript_backends.drivers import local
@@ -44,6 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path) -> ObjectTranscriptStore:
+    root.mkdir()
     return open_store(f"file://{root}", clock=FakeClock())
 
 
@@ -106,13 +108,11 @@ def test_one_append_flushes_the_file_before_it_has_a_name_and_the_directory_afte
     root: Path, trace: list[tuple[str, str]]
 ) -> None:
     store = open_store(f"file://{root}")
-    assert trace[-2:] == [("mkdir", "root"), ("fsync", root.parent.name)]
-    trace.clear()
     append(store)
     temporary = next(name for call, name in trace if call == "write")
     assert temporary.startswith(f".{NAME}.tmp-{os.getpid()}-")
     assert trace == [
-        ("fsync", root.parent.name),
+        ("fsync", root.parent.parent.name), ("mkdir", "root"), ("fsync", root.parent.name),
         ("mkdir", "acme"), ("fsync", "root"),
         ("mkdir", "coder"), ("fsync", "acme"),
         ("mkdir", "s1"), ("fsync", "coder"),
@@ -254,8 +254,8 @@ def test_a_read_only_directory_is_an_access_error(
             store.list_segments(REF)
     with monkeypatch.context() as broken:
         broken.setattr(os, "mkdir", failing(errno.EACCES))
-        with pytest.raises(AccessDeniedError, match="check the path"):
-            open_store(f"file://{root}-other")
+        with pytest.raises(AccessDeniedError, match="root-other: Permission denied"):
+            append(open_store(f"file://{root}-other"))
 
 
 # --- what is not as it should be --------------------------------------------------------------------------------------
@@ -267,6 +267,44 @@ def test_a_directory_removed_under_a_running_store_is_made_again(store: ObjectTr
         shutil.rmtree(gone)
         append(store)
         assert len(store.list_segments(REF)) == 1
+
+
+READS: dict[str, Callable[[ObjectTranscriptStore], object]] = {
+    "list_segments": lambda store: store.list_segments(REF),
+    "next_seq": lambda store: store.next_seq(REF),
+    "records": lambda store: list(store.records(REF)),
+    "tail": lambda store: store.tail(REF, 3),
+    "follow": lambda store: list(store.follow(REF, stop_when_idle=0, min_interval=0.001)),
+    "list_refs": lambda store: list(store.list_refs()),
+    "verify": lambda store: store.verify(REF, repair=True).problems,
+    "compact": lambda store: store.compact(REF).segments_before,
+    "delete": lambda store: store.delete(REF).deleted,
+    "copy": lambda store: copy_transcript(store, open_store("memory://copies"), REF).segments,
+    "dry copy": lambda store: copy_transcript(open_store("memory://empty"), store, REF, dry_run=True).segments,
+}
+
+
+@pytest.mark.parametrize("scheme", ["file", "fsspec+file"])
+@pytest.mark.parametrize("name", READS)
+def test_nothing_that_only_reads_makes_a_directory_and_the_first_write_does(tmp_path: Path, scheme: str, name: str) -> None:
+    root = tmp_path / "not/there"
+    with open_store(f"{scheme}://{root}") as store:
+        assert not READS[name](store)
+        with pytest.raises(SegmentNotFoundError):
+            store.read_segment(f"acme/coder/s1/events/{NAME}")
+        with pytest.raises(ContainerNotFoundError, match="does not exist"):
+            store.glance()
+        assert os.listdir(tmp_path) == []
+        append(store)
+        assert store.glance().is_there
+        assert READS["list_segments"](store)
+
+
+def test_a_root_that_is_a_file_or_below_one_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for path in ("file", "file/below"):
+        with pytest.raises(AccessDeniedError, match="Not a directory"):
+            open_store(f"file://{tmp_path}/{path}")
 
 
 def test_a_store_whose_directory_is_gone_is_not_empty_but_missing(store: ObjectTranscriptStore, root: Path) -> None:

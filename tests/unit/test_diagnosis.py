@@ -32,6 +32,7 @@ def test_the_first_failure_ends_it_and_says_what_to_do(tmp_path: Path) -> None:
     (checked,) = diagnose("nosuch://nowhere/x")
     assert not checked.passed
     assert "no backend serves nosuch://" in checked.detail
+    (tmp_path / "store").mkdir()
     checks = diagnose(str(tmp_path / "store"))
     next(checks)
     (tmp_path / "store").rmdir()

@@ -689,6 +689,7 @@ def test_a_denial_is_not_taken_for_an_absence(faulty, name):
 
 @pytest.mark.parametrize("name", ["get", "get_list", "exists", "list_session_ids", "delete", "clear"])
 def test_a_missing_directory_is_not_taken_for_an_empty_one(tmp_path, name):
+    (tmp_path / "store").mkdir()
     with StateStore(f"file://{tmp_path}/store") as states:
         (tmp_path / "store").rmdir()
         with pytest.raises(ContainerNotFoundError):

@@ -15,7 +15,7 @@ import click
 from transcript_backends import ObjectTranscriptStore, TranscriptRef
 from transcript_backends.cli.explaining import show_error
 from transcript_backends.cli.progress import tally
-from transcript_backends.cli.session import NoSuchTranscriptError, Session, ref_argument
+from transcript_backends.cli.session import NoSuchTranscriptError, Session, all_refs, ref_argument
 
 _Result = TypeVar("_Result")
 
@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
     def refs(self, store: ObjectTranscriptStore) -> Iterable[TranscriptRef]:
         """The transcripts, as the listing gives them."""
-        return self.named or filter(self._in_shard, store.list_refs(self.tenant, self.agent))
+        return self.named or filter(self._in_shard, all_refs(store, self.tenant, self.agent))
 
     def _in_shard(self, ref: TranscriptRef) -> bool:
         number, shards = self.shard

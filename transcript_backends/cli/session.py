@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -48,6 +48,43 @@ class NoSuchTranscriptError(click.ClickException):
 
     def __init__(self, *refs: TranscriptRef) -> None:
         super().__init__(f"no such transcript: {', '.join(map(str, refs))} ('transcripts ls' shows those there are)")
+
+
+class NothingThereError(click.ClickException):
+    """A command goes through all transcripts of a store, a tenant or an agent, and there are none."""
+
+    exit_code = 3
+
+
+def all_refs(
+    store: ObjectTranscriptStore, tenant: str | None = None, agent: str | None = None, *, only_look: bool = False
+) -> Iterator[TranscriptRef]:
+    """The transcripts of a store, of a tenant or of an agent.
+
+    Args:
+        store, tenant, agent: as for ``list_refs``.
+        only_look: whether other objects in place of transcripts are worth a warning only.
+
+    Raises:
+        NothingThereError: the place is not there; it holds other objects and no transcript; or the tenant or the agent has
+            no transcript.
+    """
+    ref = None
+    for ref in store.list_refs(tenant, agent):
+        yield ref
+    if ref is not None:
+        return
+    seen = store.glance()
+    if not seen.is_there:
+        raise NothingThereError(f"{store} is not there: nothing is stored below this prefix")
+    if seen.other:
+        text = f"no transcripts in {store}, though other objects are there, {seen.other!r} say: check the prefix"
+        if not only_look:
+            raise NothingThereError(text)
+        warn(text)
+    elif tenant is not None or agent is not None:
+        who = " and ".join([f"tenant {tenant!r}"] * (tenant is not None) + [f"agent {agent!r}"] * (agent is not None))
+        raise NothingThereError(f"no transcripts of {who} in {store} ('transcripts ls' shows those there are)")
 
 
 def ref_argument(metavar: str = "REF", *, required: bool = True, several: bool = False) -> Callable[[_Command], _Command]:

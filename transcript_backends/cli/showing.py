@@ -13,6 +13,7 @@ from transcript_backends import Record, SegmentInfo, TranscriptRef
 from transcript_backends.cli.session import (
     NoSuchTranscriptError,
     Session,
+    all_refs,
     count,
     examples,
     json_option,
@@ -54,10 +55,10 @@ def ls(session: Session, ref: TranscriptRef | None, tenant: str | None, agent: s
 def _list_transcripts(session: Session, tenant: str | None, agent: str | None) -> None:
     store = session.open_store()
     ref = None
-    for ref in store.list_refs(tenant, agent):
+    for ref in all_refs(store, tenant, agent, only_look=True):
         session.show(str(ref), ref=str(ref), tenant=ref.tenant, agent=ref.agent_id, session=ref.session_id)
     if ref is None and not session.json and sys.stdout.isatty():
-        click.echo(f"no such transcripts in {store}" if tenant or agent else f"no transcripts in {store}", err=True)
+        click.echo(f"no transcripts in {store}", err=True)
 
 
 def _list_segments(session: Session, ref: TranscriptRef, *, keys: bool) -> None:

@@ -206,6 +206,11 @@ class FsspecObjectStore:
         """As `LocalObjectStore.remarks`."""
         return self._directory.remarks if self._directory is not None else []
 
+    @property
+    def is_there(self) -> bool:
+        """As `LocalObjectStore.is_there`; of another filesystem a listing tells."""
+        return self._directory is None or self._directory.is_there
+
     def renew(self) -> bool:
         self._instances.renew()
         return True
@@ -333,7 +338,7 @@ def is_shared(scheme: str) -> bool:
 
 
 def open_url(url: StoreURL, settings: Mapping[str, Any]) -> FsspecObjectStore:
-    """A driver for ``fsspec+protocol://container``; nothing is contacted, but a directory of this machine is made.
+    """A driver for ``fsspec+protocol://container``; nothing is contacted.
 
     Raises:
         InvalidURLError: fsspec has no such protocol, or ``storage_options`` is no dict.

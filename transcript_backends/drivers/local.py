@@ -52,17 +52,17 @@ class _NoRoot(Exception):
 
 
 class LocalObjectStore:
-    """Files below ``directory`` (absolute), which is made where it is missing.
+    """Files below ``directory`` (absolute), which the first write makes where it is missing.
 
     Raises:
-        OSError: the directory can't be made.
+        OSError: it is no directory, or can't be looked at.
     """
 
     details = ""
 
     def __init__(self, directory: str) -> None:
         self._system = FileSystem()
-        self._system.make_directory(directory)
+        self._is_new = not _is_directory(directory)
         self.location = f"file://{directory}"
         self.capabilities = Capabilities(one_pass=False, parallel=1, conditional_delete=True)
         self._root = os.path.realpath(directory)
@@ -76,6 +76,11 @@ class LocalObjectStore:
     def remarks(self) -> list[str]:
         """What the file system was found not to offer, and what follows from it."""
         return list(self._system.lacks.values())
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the directory is there. One that never was is as good as empty to whoever is about to write."""
+        return os.path.isdir(self._root)
 
     # --- write --------------------------------------------------------------------------------------------------------
 
@@ -155,6 +160,7 @@ class LocalObjectStore:
             return
         if directory == self._root:
             self._system.make_directory(directory)
+            self._is_new = False
         else:
             self._settle(os.path.dirname(directory))
             try:
@@ -206,7 +212,7 @@ class LocalObjectStore:
         return Head(info, {})
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
-        if not os.path.isdir(self._root):
+        if not (self.is_there or self._is_new):
             raise _NoRoot(self._root)
         return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc))
 
@@ -284,7 +290,7 @@ class LocalObjectStore:
         if isinstance(error, FileExistsError):
             meaning = Meaning.PRECONDITION
         elif isinstance(error, FileNotFoundError):
-            meaning = Meaning.NOT_FOUND if os.path.isdir(self._root) else Meaning.CONTAINER_NOT_FOUND
+            meaning = Meaning.NOT_FOUND if self.is_there or self._is_new else Meaning.CONTAINER_NOT_FOUND
         elif error.errno in (errno.ENAMETOOLONG, errno.EILSEQ) or (error.errno == errno.EINVAL and error.filename):
             # Names that are too long, reserved, or of characters that are not allowed there.
             return Failure(Meaning.NO_NAME, f"the file system takes no such name: {error.strerror}")
@@ -329,6 +335,16 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
     if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(errno.ENOENT, "not a regular file")
     return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc), _version(status))
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    return True
 
 
 def _version(status: os.stat_result) -> str:

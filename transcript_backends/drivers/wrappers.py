@@ -55,6 +55,10 @@ class WrapperObjectStore:
     def remarks(self) -> list[str]:
         return getattr(self.inner, "remarks", [])
 
+    @property
+    def is_there(self) -> bool:
+        return getattr(self.inner, "is_there", True)
+
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
         return self._around("put", key, lambda: self.inner.put(key, body, mode=mode, metadata=metadata))
 
