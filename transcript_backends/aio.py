@@ -265,9 +265,19 @@ class AsyncObjectTranscriptStore:
 
     # --- the protocol -------------------------------------------------------------------------------------------------
 
-    async def append_segment(self, ref: TranscriptRef, seq_start: int, seq_end: int, writer_id: str, jsonl: bytes) -> str:
-        """See `TranscriptStore.append_segment`. Where it is cancelled, call it again: what was stored is recognised."""
-        return await self._threads.run(partial(self.blocking.append_segment, ref, seq_start, seq_end, writer_id, jsonl))
+    async def append_segment(
+        self,
+        ref: TranscriptRef,
+        seq_start: int,
+        seq_end: int,
+        writer_id: str,
+        jsonl: bytes,
+        *,
+        offload_bytes: int | None = None,
+    ) -> str:
+        """See `ObjectTranscriptStore.append_segment`. Where it is cancelled, call it again: what was stored is recognised."""
+        append = partial(self.blocking.append_segment, offload_bytes=offload_bytes)
+        return await self._threads.run(partial(append, ref, seq_start, seq_end, writer_id, jsonl))
 
     async def list_segments(self, ref: TranscriptRef) -> list[SegmentInfo]:
         """See `ObjectTranscriptStore.list_segments`."""

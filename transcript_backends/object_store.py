@@ -13,9 +13,10 @@ from transcript_backends.deletion import DeleteResult, delete_transcript
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
 from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import SegmentInfo, list_once, stable_listing
-from transcript_backends.payloads import resolved
+from transcript_backends.offloading import MAX_ENTRY_BYTES
+from transcript_backends.payloads import resolved, store_lines
 from transcript_backends.reading import look, read_backwards, read_records, read_segment
-from transcript_backends.records import Record, normalize
+from transcript_backends.records import Record, check_jsonl, normalize
 from transcript_backends.refs import RuntimeContext, TranscriptRef
 from transcript_backends.store import CompactionPolicy, CompactionResult
 from transcript_backends.workers import ClosableGenerator, Crew
@@ -51,12 +52,33 @@ class ObjectTranscriptStore:
 
     # --- the protocol -------------------------------------------------------------------------------------------------
 
-    def append_segment(self, ref: TranscriptRef, seq_start: int, seq_end: int, writer_id: str, jsonl: bytes) -> str:
-        """See `TranscriptStore.append_segment`. One request where all goes well."""
-        key = self._names(ref).segment(*self._checked_name(seq_start, seq_end, writer_id))
+    def append_segment(
+        self,
+        ref: TranscriptRef,
+        seq_start: int,
+        seq_end: int,
+        writer_id: str,
+        jsonl: bytes,
+        *,
+        offload_bytes: int | None = None,
+    ) -> str:
+        """See `TranscriptStore.append_segment`. One request where all goes well, and some more where a value is stored apart.
+
+        ``offload_bytes``: lines longer than this have their large strings stored outside, as a writer stores them, so that
+        one may have up to 64 MiB; None: every line is stored as it is. The same for the same lines, or it is a conflict.
+        """
+        names = self._names(ref)
+        key = names.segment(*self._checked_name(seq_start, seq_end, writer_id))
         count = seq_end - seq_start + 1
-        self._container.create(key, normalize(jsonl, count), {"tbcount": str(count), "tbschema": "1"})
-        return key
+
+        def create(lines: bytes) -> str:
+            self._container.create(key, normalize(lines, count), {"tbcount": str(count), "tbschema": "1"})
+            return key
+
+        if offload_bytes is None:
+            return create(jsonl)
+        lines = check_jsonl(jsonl, longest=MAX_ENTRY_BYTES).split(b"\n")[:-1]
+        return store_lines(self._container, names, lines, offload_bytes, lambda stored: create(b"\n".join(stored)))
 
     def list_segments(self, ref: TranscriptRef) -> list[SegmentInfo]:
         """See `TranscriptStore.list_segments`. One request for each thousand objects, and one for each compacted segment."""

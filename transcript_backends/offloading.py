@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from transcript_backends.errors import CorruptSegmentError
 from transcript_backends.hashing import sha256
+from transcript_backends.records import MAX_LINE_BYTES
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
+LONG_BYTES = 64 * 1024  # longer lines have their large strings stored outside, where nobody says otherwise
 MEMBER = "_offloaded"
 
 # A batch that is sent again must get the same bytes: a version that changes these has to send older journals as before.
@@ -93,6 +95,14 @@ def offload(line: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
     except RecursionError:  # JSON parsers differ in how deep they go
         return line, {}
     return (stored, payloads) if outside and outside.restore(payloads) == line else (line, {})
+
+
+def too_long(line: bytes, limit: int) -> str:
+    """Why a line is too long to be stored, even with its large strings outside; empty where it is not."""
+    if len(line) <= MAX_LINE_BYTES // 2 or (size := len(offload(line, limit)[0])) <= MAX_LINE_BYTES:
+        return ""
+    remark = f", and still {size} with its large strings stored outside" if size < len(line) else ""
+    return f"is {len(line)} bytes long{remark}; {MAX_LINE_BYTES} is the limit"
 
 
 def _shortened(line: bytes, limit: int, forced: str | None) -> tuple[bytes, dict[str, bytes]]:

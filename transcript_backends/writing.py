@@ -31,7 +31,7 @@ from transcript_backends.journal import Batch, Header, Journal, Waiting
 from transcript_backends.leftovers import leftovers
 from transcript_backends.listing import list_once
 from transcript_backends.machine import Machine, System
-from transcript_backends.offloading import MAX_ENTRY_BYTES, offload
+from transcript_backends.offloading import LONG_BYTES, MAX_ENTRY_BYTES, too_long
 from transcript_backends.payloads import store_lines
 from transcript_backends.records import MAX_LINE_BYTES, check_jsonl
 from transcript_backends.refs import TranscriptRef
@@ -119,7 +119,7 @@ class TranscriptWriter:
         max_age: float = 1.0,
         max_pending_bytes: int = 64 * 1024 * 1024,
         when_full: Literal["block", "raise"] = "block",
-        offload_bytes: int | None = 64 * 1024,
+        offload_bytes: int | None = LONG_BYTES,
         machine: Machine | None = None,
     ) -> None:
         if min(max_records, max_bytes, max_pending_bytes) < 1 or not 0 <= max_age <= threading.TIMEOUT_MAX:
@@ -297,13 +297,8 @@ class TranscriptWriter:
 
     def _checked(self, line: bytes) -> bytes:
         """The line, where what is stored of it will not be too long."""
-        if self._offload_bytes is not None and len(line) > MAX_LINE_BYTES // 2:
-            stored, _ = offload(line, self._offload_bytes)
-            if len(stored) > MAX_LINE_BYTES:
-                raise InvalidSegmentError(
-                    f"the entry is {len(line)} bytes long, and still {len(stored)} with its large strings stored outside; "
-                    f"{MAX_LINE_BYTES} is the limit: make several entries of it"
-                )
+        if self._offload_bytes is not None and (why := too_long(line, self._offload_bytes)):
+            raise InvalidSegmentError(f"the entry {why}: make several entries of it")
         return line
 
     def _as_raised(self) -> BaseException:

@@ -83,7 +83,12 @@ def test_segments_hold_at_most_the_lines_and_bytes_asked_for_and_a_larger_line_s
         (b"", "line 1500 is blank"),
         (b'{"a":NaN}', "line 1500 is not JSON: it holds NaN"),
         (b'{"a":"\xff"}', "line 1500 is not UTF-8 at byte 6"),
-        (b'{"a":"%s"}' % (b"x" * (4 << 20)), "line 1500 is 4194312 bytes long"),
+        (b'{"a":"%s"}' % (b"x" * (64 << 20)), "line 1500 is 67108872 bytes long, 67108864 is the limit"),
+        (b'{"a":[%s1]}' % (b"1," * (2 << 20)), "line 1500 is 4194313 bytes long; 4194304 is the limit"),
+        (
+            b'{"a":[%s1],"b":"%s"}' % (b"1," * (3 << 20), b"x" * 5000),
+            "line 1500 is 6296472 bytes long, and still 6292175 with its large strings stored outside; 4194304 is the limit",
+        ),
         (b"\xef\xbb\xbf{}", "line 1500 starts with a byte-order mark"),
     ],
 )
@@ -105,7 +110,7 @@ def test_one_endless_line_is_refused_without_reading_all_of_it(invoke, tmp_path)
     path = tmp_path / "sparse"
     with path.open("wb") as stream:
         stream.truncate(1 << 40)
-    assert "line 1 is" in invoke("import", path, "demo/s", code=2).stderr
+    assert "line 1 is more than 1073741824 bytes long" in invoke("import", path, "demo/s", code=2).stderr
 
 
 @pytest.mark.parametrize("command", [["import", "-"], ["append"]])
@@ -130,6 +135,29 @@ def test_an_import_goes_after_the_records_that_are_there(invoke, records, write)
     invoke("append", "demo/s", stdin=numbered(1, start=5))
     assert "nothing to do" in invoke("import", path, "demo/s").stdout
     assert records("demo/s") == list(enumerate(numbered(6).splitlines()))
+
+
+@pytest.mark.parametrize("command", [["import", "-"], ["append"]], ids=lambda each: each[0])
+@pytest.mark.parametrize("size", [100_000, 13_421_000])
+def test_what_a_writer_takes_is_imported_and_appended_and_comes_back_byte_for_byte(run, store, command, size):
+    content = b'{"n":0}\n{"text":"%s"}\n{"n":2}\n' % (b"\xc3\xa9x1" * (size // 4))
+    with store.writer(TranscriptRef("demo", "a", "written")) as writer:
+        for line in content.splitlines():
+            writer.append(line)
+    piped = run("cat", "demo/a/written").stdout
+    assert piped == content
+    run(*command, "demo/a/s", stdin=piped)
+    assert run("cat", "demo/a/s").stdout == content
+    lines = {ref: run("cat", "--no-resolve", ref).stdout for ref in ("demo/a/written", "demo/a/s")}
+    assert lines["demo/a/s"] == lines["demo/a/written"]
+    assert len(lines["demo/a/s"]) < 70_000
+    assert "nothing to do" in run("import", "-", "demo/a/s", stdin=piped).stdout.decode() or command == ["append"]
+
+
+def test_the_longest_line_there_may_be_is_imported(invoke, store, write):
+    line = b'{"a":"%s"}' % (b"x" * ((64 << 20) - 8))
+    invoke("import", write(line + b"\r\n"), "demo/a/s")
+    assert [record.line == line for record in store.records(TranscriptRef("demo", "a", "s"))] == [True]
 
 
 def test_appending_the_same_lines_twice_stores_them_twice(invoke, records):

@@ -300,6 +300,16 @@ def test_nothing_that_only_reads_makes_a_directory_and_the_first_write_does(tmp_
         assert READS["list_segments"](store)
 
 
+def test_a_directory_that_was_written_to_is_missing_when_it_is_gone(tmp_path: Path) -> None:
+    with open_store(f"file://{tmp_path}/new") as store:
+        append(store)
+        shutil.rmtree(tmp_path / "new")
+        with pytest.raises(ContainerNotFoundError):
+            store.list_segments(REF)
+        with pytest.raises(ContainerNotFoundError):
+            list(store.list_refs())
+
+
 def test_a_root_that_is_a_file_or_below_one_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path in ("file", "file/below"):

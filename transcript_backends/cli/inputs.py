@@ -15,9 +15,18 @@ from typing import BinaryIO, NamedTuple
 import click
 
 from transcript_backends import InvalidSegmentError, check_jsonl
+from transcript_backends.offloading import LONG_BYTES, MAX_ENTRY_BYTES, too_long
 
 _BLOCK_BYTES = 1024 * 1024
-_ENOUGH_BYTES = 8 * 1024 * 1024  # of one line: twice what a store takes
+_MEASURED_BYTES = 1024 * 1024 * 1024  # a line is read so far to tell how long it is
+DIGEST_BYTES = 16  # of `line_digest`
+
+
+class _TooLongError(Exception):
+    """A line that no store takes: the whole lines before it in its block, and how long it is."""
+
+    def __init__(self, before: int, size: str) -> None:
+        self.before, self.size = before, size
 
 
 class Source(NamedTuple):
@@ -32,7 +41,7 @@ class Source(NamedTuple):
         """The input in blocks of whole lines, cut at the same places each time."""
         with self._opened() as stream:
             while block := stream.read(_BLOCK_BYTES):
-                yield block if block.endswith(b"\n") else block + stream.readline(_ENOUGH_BYTES)
+                yield block if block.endswith(b"\n") else block + _rest_of_line(block, stream)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
@@ -43,6 +52,18 @@ class Source(NamedTuple):
             else:
                 self.copy.seek(0)
                 yield self.copy
+
+
+def _rest_of_line(block: bytes, stream: BinaryIO) -> bytes:
+    begun = len(block) - block.rfind(b"\n") - 1
+    rest = stream.readline(MAX_ENTRY_BYTES)
+    if begun + len(rest.rstrip(b"\r\n")) <= MAX_ENTRY_BYTES:
+        return rest
+    size, last = begun + len(rest), rest
+    while not last.endswith(b"\n") and size < _MEASURED_BYTES and (last := stream.readline(_BLOCK_BYTES)):
+        size += len(last)
+    size -= last.endswith(b"\n")
+    raise _TooLongError(block.count(b"\n"), f"more than {size}" if size >= _MEASURED_BYTES else f"{size}")
 
 
 @contextlib.contextmanager
@@ -99,7 +120,7 @@ class Lines:
         digest = hashlib.sha256()
         for source in inputs:
             number = 1
-            for block in source.blocks():
+            for block in _measured(source, lambda: number):
                 lines = _checked(block, source.name, number)
                 self.first = self.first or lines[: lines.index(b"\n") + 1]
                 self.count += lines.count(b"\n")
@@ -111,6 +132,10 @@ class Lines:
             raise InvalidSegmentError(f"no lines in {', '.join(source.name for source in inputs)}; there is nothing to store")
         self.sha256 = digest.hexdigest()
 
+    def digests(self) -> bytes:
+        """The `line_digest` of each, in order; reads the lines."""
+        return b"".join(map(line_digest, self))
+
     def __iter__(self) -> Iterator[bytes]:
         """Each line with its newline, read anew; none comes from a block that is not what it was.
 
@@ -120,9 +145,9 @@ class Lines:
         digest = hashlib.sha256()
         marks = iter(self._marks)
         for source in self._inputs:
-            for block in source.blocks():
+            for block in _measured(source, lambda: 1):
                 try:
-                    lines = check_jsonl(block)
+                    lines = check_jsonl(block, longest=MAX_ENTRY_BYTES)
                 except InvalidSegmentError:
                     raise _changed(source) from None
                 digest.update(lines)
@@ -136,9 +161,28 @@ class Lines:
             raise _changed(*self._inputs)
 
 
+def line_digest(line: bytes) -> bytes:
+    """What `Lines.digests` holds of a line, which may end in its newline."""
+    return hashlib.blake2b(line.removesuffix(b"\n"), digest_size=DIGEST_BYTES).digest()
+
+
+def _measured(source: Source, number: Callable[[], int]) -> Iterator[bytes]:
+    """The blocks of a source; a line that is too long is named by its number: that of its block's first line is ``number``."""
+    try:
+        yield from source.blocks()
+    except _TooLongError as error:
+        raise InvalidSegmentError(
+            f"{source.name}: line {number() + error.before} is {error.size} bytes long, {MAX_ENTRY_BYTES} is the limit"
+        ) from None
+
+
 def _checked(block: bytes, name: str, number: int) -> bytes:
     try:
-        lines = check_jsonl(block, first_line=number)
+        lines = check_jsonl(block, first_line=number, longest=MAX_ENTRY_BYTES)
+        if len(lines) > 2 * _BLOCK_BYTES:
+            for line_number, line in enumerate(lines.split(b"\n"), number):
+                if why := too_long(line, LONG_BYTES):
+                    raise InvalidSegmentError(f"line {line_number} {why}")
     except InvalidSegmentError as error:
         raise InvalidSegmentError(f"{name}: {error}") from None
     return lines

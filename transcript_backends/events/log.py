@@ -14,7 +14,7 @@ from transcript_backends import following
 from transcript_backends.errors import InvalidEventError
 from transcript_backends.events.model import dumps, invalid
 from transcript_backends.events.paging import Cursor, EventProblem, Ids, Page, Sieve, backwards, seen_up_to
-from transcript_backends.events.sending import LONG_BYTES, Given, Recent, check_order, checked, refused, short_form
+from transcript_backends.events.sending import Given, Recent, check_order, checked, refused, short_form
 from transcript_backends.events.types import (
     Event,
     check_public,
@@ -24,6 +24,7 @@ from transcript_backends.events.types import (
 from transcript_backends.following import START, Follower, Position, go_on, marked, place_of, unseen
 from transcript_backends.forks import tell_after_fork
 from transcript_backends.object_store import ObjectTranscriptStore
+from transcript_backends.offloading import LONG_BYTES
 from transcript_backends.payloads import resolved, store_lines
 from transcript_backends.reading import Plan, look
 from transcript_backends.records import Record

@@ -22,11 +22,10 @@ from transcript_backends.events.types import (
 )
 from transcript_backends.following import Position
 from transcript_backends.object_store import ObjectTranscriptStore
-from transcript_backends.offloading import MAX_ENTRY_BYTES, offload
+from transcript_backends.offloading import LONG_BYTES, MAX_ENTRY_BYTES, offload, too_long
 from transcript_backends.records import MAX_LINE_BYTES
 from transcript_backends.refs import TranscriptRef
 
-LONG_BYTES = 64 * 1024  # longer lines have their large strings stored outside
 _NEWEST = 1000  # events among which one that is sent again is recognised, when a log is opened
 
 Given = Event | Mapping[str, Any]
@@ -46,7 +45,7 @@ def checked(index: int, given: Given, check: Callable[[Event], None]) -> tuple[E
         if not event.id:
             event = replace(event, id=new_id("evt"))
         line = event.to_line()
-        if len(line) > MAX_ENTRY_BYTES or len(offload(line, LONG_BYTES)[0]) > MAX_LINE_BYTES:
+        if len(line) > MAX_ENTRY_BYTES or too_long(line, LONG_BYTES):
             limits = f"{MAX_ENTRY_BYTES}, and {MAX_LINE_BYTES} without its large strings, are the limits"
             raise invalid("", f"it is {len(line)} bytes long; {limits}: keep large values in files")
         return event, line
