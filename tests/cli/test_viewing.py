@@ -180,6 +180,43 @@ def test_without_a_compaction_the_context_is_all_typed_entries(run, session):
 
 
 @pytest.mark.parametrize("command", ["show", "context"])
+def test_a_path_with_a_gap_is_shown_from_the_gap_on_with_a_warning(run, session, command):
+    session(message("c", "b", "user", "Third."), message("d", "c", "assistant", "Fourth."))
+    done = run(command, "demo/a/s", "--leaf", "d")
+    assert b"Third." in done.stdout
+    assert b"Fourth." in done.stdout
+    gap, problem = done.stderr.decode().splitlines()
+    assert (
+        gap == "transcripts: warning: the path to 'd' is not whole: it begins with 'c', whose parent 'b' is not there before it"
+    )
+    assert problem.startswith("transcripts: warning: 1 problem in the entries of demo/a/s; ")
+
+
+PI = [b'{"type":"session","id":"p0","cwd":"/x"}', b'{"type":"message","id":"p1","message":{"role":"user","content":"hi"}}']
+CLAUDE_CODE = [
+    b'{"type":"user","uuid":"k1","parentUuid":null,"message":{"role":"user","content":"hi"}}',
+    b'{"type":"assistant","uuid":"k2","parentUuid":"k1","message":{"role":"assistant","content":[]}}',
+]
+
+
+@pytest.mark.parametrize("lines", [PI, CLAUDE_CODE], ids=["pi", "Claude Code"])
+def test_the_context_of_a_session_that_is_not_understood_is_no_success_without_a_word(run, session, lines):
+    session(*lines)
+    assert b"2 entries of 2 left out, of types that are not known" in run("context", "demo/a/s").stderr
+    session(*SESSION)
+    done = run("context", "demo/a/s")
+    assert b"3 entries of 12 left out" in done.stderr
+    assert done.stdout.count(b"\n") == 3
+    session(line("message", "odd", "a2"))
+    assert b"problem" in run("context", "demo/a/s").stderr
+
+
+def test_a_session_that_is_understood_is_no_reason_for_a_warning(run, session):
+    session(*(each for each in SESSION if b"model_change" not in each))
+    assert run("context", "demo/a/s").stderr == b""
+
+
+@pytest.mark.parametrize("command", ["show", "context"])
 def test_no_such_transcript_is_exit_code_3(run, command):
     assert b"no such transcript: default/no/such" in run(command, "no/such", code=3).stderr
 

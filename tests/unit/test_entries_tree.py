@@ -245,6 +245,17 @@ def test_branches_forks_leaves_and_orphans():
         tree.path("x")
 
 
+def test_a_path_tells_where_it_breaks_off():
+    tree = fed(line(own="c", parent="b"), line(own="d", parent="c"), line(own="x", parent="x"), line(own="y", parent="x"))
+    assert (tree.gap("c"), tree.gap("d")) == ("b", "b")
+    assert (tree.gap("x"), tree.gap("y")) == ("x", "x")
+    assert ids(tree.context("d")) == ["c", "d"]
+    tree.feed(records(line(own="b"), start=9))
+    assert tree.gap("d") is None
+    with pytest.raises(KeyError, match="'gone'"):
+        tree.gap("gone")
+
+
 def test_totals_are_kept_while_feeding():
     lines = [line(own="a", content="x" * 9), use("u", "c"), result("r", "c"), compaction("k", "a", "s"), b'{"type":"note"}']
     tree = fed(*lines)

@@ -65,8 +65,15 @@ def show(session: Session, ref: TranscriptRef, leaf: str | None, most: int, reso
     draw = Renderer(sys.stdout).draw
     for line in Conversation(tree, nodes, tree.tool_calls(leaf), most_lines=most or None):
         print_text(draw(line))
+    _warn_of_problems(tree, ref, leaf)
+
+
+def _warn_of_problems(tree: SessionTree, ref: TranscriptRef, leaf: str | None) -> None:
+    sys.stdout.flush()
+    if leaf is not None and (missing := tree.gap(leaf)) is not None:
+        first = tree.path(leaf)[0].id
+        warn(f"the path to {leaf!r} is not whole: it begins with {first!r}, whose parent {missing!r} is not there before it")
     if problems := tree.problems():
-        sys.stdout.flush()
         warn(f"{count(len(problems), 'problem')} in the entries of {ref}; 'transcripts validate {ref}' lists them")
 
 
@@ -79,11 +86,17 @@ def show(session: Session, ref: TranscriptRef, leaf: str | None, most: int, reso
 def context(session: Session, ref: TranscriptRef, leaf: str | None, form: str | None, resolve: bool) -> None:
     """Print what the model sees of REF: all entries, or after a compaction its summary and the messages from the first kept on.
 
-    They are shown as by cat: in a pipe their lines, byte for byte.
+    They are shown as by cat: in a pipe their lines, byte for byte. Entries of types that are not known are left out, with a
+    warning.
     """
-    from transcript_backends.entries import encode
+    from transcript_backends.entries import RawEntry, encode
 
     tree = _read(session, ref, leaf, resolve=resolve)
     places = {id(node.entry): node for node in tree.nodes}
     nodes = (places[id(entry)] for entry in tree.context(leaf))
     printer(form)(*(Record(node.seq, node.writer_id, encode(node.entry)) for node in nodes))
+    _warn_of_problems(tree, ref, leaf)
+    chosen = tree.entries if leaf is None else tree.path(leaf)
+    if unknown := sum(isinstance(each, RawEntry) for each in chosen):
+        entries = "1 entry" if unknown == 1 else f"{unknown} entries"
+        warn(f"{entries} of {len(chosen)} left out, of types that are not known: what the model saw of them can't be told")

@@ -120,7 +120,8 @@ class SessionTree:
     def context(self, leaf_id: str | None = None) -> list[Entry]:
         """What the model sees: all entries, or after a compaction its summary and the messages it kept, and later ones.
 
-        The last compaction counts. Where the entry that it keeps first is not there, the messages after it are given.
+        The last compaction counts. Where the entry that it keeps first is not there, the messages after it are given. Entries
+        of types that are not known are left out; where the path to a leaf has a `gap`, what is below it is given.
 
         Args:
             leaf_id: only look at the path to this entry, not at the whole session.
@@ -170,6 +171,16 @@ class SessionTree:
             found.append(node.entry)
             node = self._parent(node.entry)
         return found[::-1]
+
+    def gap(self, leaf_id: str) -> str | None:
+        """The id at which `path` breaks off: the parent of its first entry, which is not there (yet) or leads in a circle.
+
+        None where the path is whole.
+
+        Raises:
+            KeyError: there is no such entry.
+        """
+        return self.path(leaf_id)[0].parent_id
 
     def children(self, entry_id: str) -> list[Entry]:
         """The entries that follow this one, in the order of the transcript."""
