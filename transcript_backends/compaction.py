@@ -280,11 +280,11 @@ class _Compactor:
         for segment in run:
             if segment.generation is not None and self._indexes.get(segment.name) is None:
                 raise _DamagedError([segment], "its index is missing or damaged")
-        with contextlib.closing(fetched(self._container, run, self._read, crew)) as bodies:
+        with contextlib.closing(fetched(self._container, run, self._read_source, crew)) as bodies:
             for segment, whole in zip(run, bodies, strict=True):
                 fault = whole.fault or self._fault_in_lines(segment, whole.body)
                 if fault != whole.fault:  # in one response, perhaps
-                    whole = self._read(segment)
+                    whole = self._read_source(segment)
                     fault = whole.fault or self._fault_in_lines(segment, whole.body)
                 if fault:
                     raise _DamagedError([segment], fault)
@@ -298,6 +298,15 @@ class _Compactor:
         whole = self._container.read(segment.key, size=segment.size, expected=expected, is_moved=True)
         self._versions[segment.key] = whole.version
         return whole
+
+    def _read_source(self, segment: SegmentInfo) -> Whole:
+        """As `_read`. What is listed still, and not there, is nobody's work, and no reason to stop."""
+        try:
+            return self._read(segment)
+        except errors.SegmentNotFoundError:
+            if segment in list_once(self._container, self._names, only={segment.key}).segments:
+                raise _DamagedError([segment], "it is listed, and is not there when it is read") from None
+            raise
 
     def _fault_in_lines(self, segment: SegmentInfo, body: bytes) -> str:
         if segment.generation is None:

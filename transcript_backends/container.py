@@ -33,6 +33,7 @@ from transcript_backends.drivers.driver import (
 )
 from transcript_backends.forks import tell_after_fork
 from transcript_backends.hashing import sha256
+from transcript_backends.phantoms import Phantoms
 from transcript_backends.slots import Slots
 
 _T = TypeVar("_T")
@@ -156,6 +157,7 @@ class Container:
         self.clock = clock or SystemClock()
         self._parallel = parallel
         self.indexes: Recent[Any] = Recent(_INDEXES)  # parsed; under one key there is never another
+        self.phantoms = Phantoms(driver.location)
         self._server_time: tuple[datetime, float] | None = None
         self._stepped_at = -math.inf
         self._conditional = conditional_writes == "on"
@@ -531,7 +533,8 @@ class Container:
                 if unread is None:
                     raise self._error("list", directory, failure) from error
                 unread(directory, failure.detail)
-            yield from page.objects
+            now = self.clock.monotonic()
+            yield from (info for info in page.objects if not self.phantoms.hide(info, now)) if self.phantoms else page.objects
             token = page.token
             if token is None:
                 return
@@ -640,12 +643,15 @@ class Container:
         """One request that may be repeated; ``if_unknown`` is added to the error where its outcome is not known."""
         tries = _Tries(self, what, key)
         while True:
+            began = self.clock.monotonic()
             try:
                 self._check_open()
                 with self._slots:
                     return call()
             except Exception as error:
                 failure = self._classify(error)
+                if what == "read" and failure.meaning is Meaning.NOT_FOUND:
+                    self.phantoms.missed(key, began, self.clock.monotonic())
                 if not tries.again(failure):
                     unknown = failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER)
                     raise self._error(what, key, failure, if_unknown if unknown else "") from error

@@ -54,7 +54,8 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     after = _list(container, names)
     rewritten = set(after.payloads) - set(standing.payloads)  # by what is appended meanwhile; nothing else has its key again
     remaining = _content(after).keys() - {each.key for each in rewritten}
-    failed.update((key, "written again while it was being deleted") for key in doomed if key in remaining and key not in failed)
+    again = [key for key in doomed if key in remaining and key not in failed]
+    failed.update((key, "written again while it was being deleted") for key in again if container.exists(key))
     overtaken = {key: version for key, version in _older_than(after, number).items() if key not in failed}
     failed.update(container.delete(overtaken))
     if failed:

@@ -533,21 +533,48 @@ def plain_records(
 
     Reading is lenient, since other programs write segments too: blank lines are no records, surplus lines take the last
     seq, and a last line without its newline is passed on, and reported where it is no JSON. Where there are fewer lines than
-    the name says, the seq of the last one is noted in ``ends``.
+    the name says, the seq of the last one is noted in ``ends``; those that NULs have swallowed (a file system wrote them in
+    place of data that it lost) are a gap, and the lines after it have the seqs they were written with.
+
+    Raises:
+        CorruptSegmentError: NULs have swallowed lines at several places, so that the lines in between have no certain seq.
     """
     seq = segment.seq_start - 1
     with stream:
-        for raw in stream:  # splits on LF only
+        lines: Iterator[bytes] = iter(stream)  # split on LF only
+        for raw in lines:
             line = raw.removesuffix(b"\n").rstrip(b"\r")
             if not line.strip():
                 continue
             seq = min(seq + 1, segment.seq_end)
             record = Record(seq, segment.writer_id, line)
+            if b"\0" in line:
+                rest = [each for each in lines if each.strip()]
+                yield record
+                seq, lines = _after_nuls(segment, seq, rest), iter(rest)
+                continue
             if not raw.endswith(b"\n"):
                 _report_if_torn(segment, record)
             yield record
     if ends is not None and seq < segment.seq_end:
         ends[segment] = seq
+
+
+def _after_nuls(segment: SegmentInfo, seq: int, rest: Sequence[bytes]) -> int:
+    """The last seq of which a line with NULs has something, of the first such line, at this seq."""
+    lost = segment.seq_end - seq - len(rest)
+    if lost <= 0 or segment.writer_id == FOREIGN_COMPACTED:  # such a one names no seq of its own
+        return seq
+    if any(b"\0" in each for each in rest):
+        raise CorruptSegmentError(
+            f"{segment.key!r} has {lost} lines less than its name says, and NULs at several places from record {seq} on: what "
+            "follows has no certain seq; restore it from a copy"
+        )
+    _log.warning(
+        "%s is damaged: NULs stand in place of the end of record %d and of %d after it; %s",
+        *(segment.key, seq, lost, "the records behind them are whole" if rest else "nothing is behind them"),
+    )
+    return seq + lost
 
 
 def _report_if_torn(segment: SegmentInfo, record: Record) -> None:

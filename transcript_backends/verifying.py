@@ -35,6 +35,7 @@ Kind = Literal[
     "dead generation",
     "unfinished delete",
     "foreign objects",
+    "phantom",
     "not removed",
 ]
 
@@ -109,6 +110,12 @@ def _inspect(container: Container, names: TranscriptKeys) -> tuple[list[SegmentI
     damaged: dict[SegmentName, errors.CorruptSegmentError] = {}
     indexes = Indexes(container, names, damaged, anew=True)
     listing = stable_listing(container, names, indexes)
+    problems += (
+        Problem(
+            "phantom", each.key, f"{each.size} bytes by the listing, and not there when it is read; nobody's, or a lost segment"
+        )
+        for each in container.phantoms.below(names.prefix)
+    )
     problems += _left_over(listing, indexes, names)
     for each in listing.compacted:
         indexes.get(each.name)  # fills damaged
