@@ -160,10 +160,14 @@ class _Compactor:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""
         segments = listing.segments
         doomed: dict[str, SegmentInfo] = {}  # with what holds their records
+        refused: set[str] = set()
         for larger in listing.compacted:
             near = starting_inside(larger, segments)
             inside = [each for each in near if each.key not in doomed and self._may_replace(larger, each)]
-            doomed.update((each.key, larger) for each in self._held(larger, inside))
+            refused.update(each.key for each in inside if self._was_refused(each.key))
+            doomed.update(
+                (each.key, larger) for each in self._held(larger, [each for each in inside if each.key not in refused])
+            )
         if doomed:
             again = list_once(self._container, self._names, only=doomed)
             if again.generation != listing.generation:  # deleted meanwhile, and these may have been written anew
@@ -172,7 +176,16 @@ class _Compactor:
             self._remove_read(
                 each.key for each in segments if each.key in doomed and each in unchanged and doomed[each.key] in unchanged
             )
-        return [each for each in segments if each.key not in doomed]
+        return [each for each in segments if each.key not in doomed and each.key not in refused]
+
+    def _was_refused(self, key: str) -> bool:
+        """Whether it could not be deleted before: then it is not read to try again, and merged no more."""
+        if reason := self._container.refusal(key):
+            self._left_behind(key, reason)
+        return bool(reason)
+
+    def _left_behind(self, key: str, reason: str) -> None:
+        self.left[key] = f"it is merged, and could not be deleted: {reason}"
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
         """Whether, by its index, a compacted segment has all records of another; of two alike only one replaces the other."""
@@ -234,7 +247,8 @@ class _Compactor:
         """Delete objects, versions by key; what can't be deleted is reported, and merged no more."""
         failed = self._container.delete(doomed)
         self.removed += (key for key in doomed if key not in failed)
-        self.left.update((key, f"it is merged, and could not be deleted: {reason}") for key, reason in failed.items())
+        for key, reason in failed.items():
+            self._left_behind(key, reason)
 
     # --- one merge ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -52,6 +52,8 @@ SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the wh
 _NOTHING = "nothing"
 _CHUNK_BYTES = 1024 * 1024
 _INDEXES = 256  # that are remembered
+_REFUSED = 100_000
+_REFUSED_SECONDS = 3600.0  # for so long a delete that was refused is not worth another try
 _BUFFER_BYTES = 64 * 1024
 
 _UNKNOWN_OUTCOME = "it may have been stored or not, and calling again with the same content is safe; "
@@ -158,6 +160,8 @@ class Container:
         self._parallel = parallel
         self.indexes: Recent[Any] = Recent(_INDEXES)  # parsed; under one key there is never another
         self.phantoms = Phantoms(driver.location)
+        self.gaps: Recent[Collection[int]] = Recent(_INDEXES)  # in listings, by prefix: those looked at again
+        self._refused: Recent[tuple[str, float]] = Recent(_REFUSED)  # deletes: the reason and when, by key
         self._server_time: tuple[datetime, float] | None = None
         self._stepped_at = -math.inf
         self._conditional = conditional_writes == "on"
@@ -598,7 +602,14 @@ class Container:
                     for key, failure in failures.items()
                     if key not in again and failure.meaning is not Meaning.NOT_FOUND
                 )
+        for key, reason in failed.items():
+            self._refused.keep(key, (reason, self.clock.monotonic()))
         return failed
+
+    def refusal(self, key: str) -> str:
+        """Why a delete of the key was refused in the last hour; empty where none was."""
+        reason, at = self._refused.get(key) or ("", -math.inf)
+        return reason if self.clock.monotonic() - at < _REFUSED_SECONDS else ""
 
     def _delete_batch(self, keys: Sequence[str], versions: Mapping[str, str]) -> Mapping[str, Exception]:
         named = {key: version for key in keys if (version := versions.get(key))}

@@ -13,7 +13,7 @@ from transcript_backends.container import Container, unused_key
 from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.filesystem import is_full
 from transcript_backends.keys import EVENTS, SegmentName, TranscriptKeys
-from transcript_backends.listing import Listing, Marker, SegmentInfo, stable_listing
+from transcript_backends.listing import Listing, Marker, SegmentInfo, gaps, stable_listing
 
 _ABANDONED = timedelta(hours=1)  # after this long by the server's clock a marker's owner counts as dead
 _PATIENCE_SECONDS = 50 * 60  # a delete that takes longer can no longer rely on its own marker
@@ -45,6 +45,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
         _remove(container, before.markers if purge else [])
         return DeleteResult(0, before.generation)
     first = _delete_first(container, names, before)
+    container.gaps.keep(names.prefix, frozenset(gaps(each for each in before.segments if each.key != first)))  # one is ours
     number, standing = _claim(container, names, before.generation + 1)
 
     doomed = _content(standing)

@@ -94,6 +94,7 @@ def _leftovers(
                     bounds = b"%d %d" % (batch.seq_start, batch.seq_end)
                     journal.write_all(disk, file, encode("C", bounds, is_old=stored.is_old))
                 disk.flush(file)
+                disk.flush_directory(directory)  # or a power cut brings back the one that this has replaced, without bounds
             yield Leftover(path, stored.writer_id, batches, stored.offload_bytes)
             if is_whole:
                 disk.unlink(path)

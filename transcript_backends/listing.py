@@ -8,6 +8,7 @@ every index in it is explained (`stable_listing`).
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,12 @@ from operator import itemgetter
 from typing import NamedTuple, cast
 
 from transcript_backends import errors, keys
-from transcript_backends.container import Container
+from transcript_backends.container import SERVER_CLOCKS_DIFFER, Container
 from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import IndexKey, MarkerKey, PayloadKey, SegmentName, TranscriptKeys
+
+_log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 64 * 1024  # of an index that is remembered
 _PATIENCE = 100  # listings that a busy compaction may spoil before it is taken for a fault
@@ -123,6 +126,10 @@ class Listing:
         self.compacted = _in_order([each for each in found if each.generation == self.generation])
         self.dead = [each for each in found if each.generation != self.generation]
         self.segments = _in_order([*unmerged, *self.compacted])
+
+    def add(self, segments: Iterable[SegmentInfo]) -> None:
+        """Take in segments nobody merged that another listing has shown."""
+        self.segments = _in_order([*self.segments, *segments])
 
     @property
     def indexes_without_segment(self) -> set[SegmentName]:
@@ -335,19 +342,72 @@ def stable_listing(
     payloads: bool = False,
     only: Collection[str] | None = None,
     versioned: bool = False,
+    doubted: bool = True,
 ) -> Listing:
     """A listing from which nothing is missing that was there all the time it took, save what `Listing` drops by ``only``.
 
-    Costs one listing where no index is without its segment.
+    Costs one listing where no index is without its segment, and no number is missing (`look_into_gaps`, if ``doubted``).
 
     Raises:
         StoreUnavailableError: compactions spoiled one listing after the other.
     """
     for _ in range(_PATIENCE):
+        began = container.clock.monotonic()
         listing = list_once(container, names, payloads=payloads, only=only, versioned=versioned)
         if not listing.orphans or _explained(container, names, listing, indexes or Indexes(container, names)):
+            if doubted and only is None:
+                at = container.time_since(began)
+                look_into_gaps(container, names, listing, at and at - SERVER_CLOCKS_DIFFER, versioned=versioned)
             return listing
     raise errors.StoreUnavailableError(f"{names.prefix!r} is being compacted faster than it can be listed; try again")
+
+
+def gaps(segments: Iterable[SegmentInfo]) -> dict[int, SegmentInfo | None]:
+    """Where numbers are missing that nobody has: the last one before each gap, and the segment it is in, if any.
+
+    ``segments``: by seq.
+    """
+    found: dict[int, SegmentInfo | None] = {}
+    before: SegmentInfo | None = None
+    reach = -1
+    for segment in segments:
+        if segment.seq_start > reach + 1:
+            found[reach] = before
+        if segment.seq_end > reach:
+            before, reach = segment, segment.seq_end
+    return found
+
+
+def look_into_gaps(
+    container: Container, names: TranscriptKeys, listing: Listing, since: datetime | None, *, versioned: bool = False
+) -> None:
+    """List once more from where numbers are missing, each gap once; adds to the listing what the service has left out.
+
+    ``since``: a time before the listing, by the server's clock; None where it is not known. What was stored later is none of
+    its business.
+    """
+    found = gaps(listing.segments)
+    new = found.keys() - (container.gaps.get(names.prefix) or ())
+    if not new:
+        return
+    before = found[min(new)]
+    # The names of other programs may not be in order.
+    start = before.key if before is not None and before.key == names.segment(*before.name) else ""
+    again = Listing(names, container.list(names.prefix + keys.EVENTS, start_after=start), versioned=versioned)
+    shown = {each.key for each in listing.segments}
+    missed = [
+        each
+        for each in again.segments
+        if each.key not in shown and each.generation is None and since is not None and each.created_at < since
+    ]
+    if missed and again.generation == listing.generation:
+        listing.add(missed)
+        listing.versions.update((each.key, again.versions[each.key]) for each in missed if versioned)
+        _log.warning(
+            "%s/%s: a listing with gaps left out %d segments, %s first: is the service one that lists all it holds?",
+            *(container.driver.location, names.prefix, len(missed), missed[0].key),
+        )
+    container.gaps.keep(names.prefix, frozenset(gaps(listing.segments)))
 
 
 def _explained(container: Container, names: TranscriptKeys, listing: Listing, indexes: Indexes) -> bool:

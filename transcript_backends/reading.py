@@ -20,7 +20,7 @@ from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError
 from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import MAX_SEQ, SegmentName, TranscriptKeys
-from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
+from transcript_backends.listing import Indexes, Listing, SegmentInfo, gaps, list_once, look_into_gaps, stable_listing
 from transcript_backends.ordering import premature
 from transcript_backends.prefetching import Ahead
 from transcript_backends.ranges import NO_ENDS, Ends, Ranges, claims_of, last_seq
@@ -86,7 +86,7 @@ def look(
     for attempt in range(_PATIENCE):
         began = container.clock.monotonic()
         indexes = Indexes(container, names)
-        listing = stable_listing(container, names, indexes)
+        listing = stable_listing(container, names, indexes, doubted=False)
         indexes.expect(listing)
         at = container.time_since(began)
         since = at and at - SERVER_CLOCKS_DIFFER
@@ -97,12 +97,20 @@ def look(
         except SegmentNotFoundError:
             continue
         newest = max((each.seq_end for each in known), default=-1) if attempt < _BUSY else -1
-        if known and all(each.generation is None and each.seq_start > newest for each in early):
+        has_later = bool(known and early and all(each.generation is None and each.seq_start > newest for each in early))
+        if has_later:
             left_out = {each.key for each in early}  # they came after we began: nobody misses them
             segments = [each for each in segments if each.key not in left_out]
             early = []
+        if known:  # two listings show the same gaps
+            same = gaps(known).keys() & gaps(listing.segments).keys()
+            container.gaps.keep(names.prefix, same.union(container.gaps.get(names.prefix) or ()))
         known = listing.segments
         if missing <= before and not early:
+            if not has_later:
+                look_into_gaps(container, names, listing, since)
+                if listing.segments is not known:
+                    segments = readable(listing, indexes)
             return Plan(segments, indexes, listing.generation, listing.deleting)
     raise StoreUnavailableError(f"{names.prefix!r} changes faster than it can be listed; try again")
 
@@ -539,25 +547,27 @@ def plain_records(
     Raises:
         CorruptSegmentError: NULs have swallowed lines at several places, so that the lines in between have no certain seq.
     """
-    seq = segment.seq_start - 1
     with stream:
-        lines: Iterator[bytes] = iter(stream)  # split on LF only
-        for raw in lines:
-            line = raw.removesuffix(b"\n").rstrip(b"\r")
-            if not line.strip():
-                continue
-            seq = min(seq + 1, segment.seq_end)
-            record = Record(seq, segment.writer_id, line)
-            if b"\0" in line:
-                rest = [each for each in lines if each.strip()]
-                yield record
-                seq, lines = _after_nuls(segment, seq, rest), iter(rest)
-                continue
-            if not raw.endswith(b"\n"):
-                _report_if_torn(segment, record)
-            yield record
+        seq = yield from _numbered(segment, stream, segment.seq_start - 1)
     if ends is not None and seq < segment.seq_end:
         ends[segment] = seq
+
+
+def _numbered(segment: SegmentInfo, lines: Iterable[bytes], seq: int, *, doubted: bool = True) -> Generator[Record, None, int]:
+    """The lines as records after ``seq``; returns the seq of the last. ``doubted``: whether NULs may have swallowed some."""
+    for raw in lines:  # split on LF only
+        line = raw.removesuffix(b"\n").rstrip(b"\r")
+        if not line.strip():
+            continue
+        seq = min(seq + 1, segment.seq_end)
+        record = Record(seq, segment.writer_id, line)
+        if not raw.endswith(b"\n"):
+            _report_if_torn(segment, record)
+        yield record
+        if doubted and b"\0" in line:
+            rest = [each for each in lines if each.strip()]
+            return (yield from _numbered(segment, rest, _after_nuls(segment, seq, rest), doubted=False))
+    return seq
 
 
 def _after_nuls(segment: SegmentInfo, seq: int, rest: Sequence[bytes]) -> int:

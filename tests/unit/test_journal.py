@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from unit.setups import REF, HookedObjectStore, append, make
@@ -32,7 +32,8 @@ from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
 from transcript_backends.journal import Header, encode, name_prefix
 from transcript_backends.keys import MAX_SEQ
-from transcript_backends.machine import SystemDisk
+from transcript_backends.leftovers import leftovers
+from transcript_backends.machine import System, SystemDisk
 
 AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
 pytestmark = pytest.mark.timeout(60)  # a hang is what some of these are about
@@ -674,6 +675,25 @@ def test_a_merged_segment_that_is_removed_while_a_writer_looks_for_others_is_nob
     writer.close()
     assert setup.keys(key) == []
     assert numbers(store) == list(range(4))
+
+
+def test_the_bounds_of_what_a_dead_writer_left_are_on_the_disk_under_its_name_before_it_is_sent(tmp_path: Path) -> None:
+    spool = str(tmp_path / "spool")
+    dies(lambda: local(tmp_path).writer(REF, spool_dir=spool, **AT_HAND).append({"n": 0}))
+
+    class TracedDisk(SystemDisk):
+        calls: ClassVar[list[str]] = []
+
+        def __getattribute__(self, name: str) -> Any:
+            if not name.startswith("_") and name != "calls":
+                self.calls.append(name)
+            return super().__getattribute__(name)
+
+    store, machine = local(tmp_path), System()
+    machine.disk = TracedDisk()  # type: ignore[misc]
+    with leftovers(machine, spool, str(store), store.identity, REF, 1 << 20) as found:
+        assert next(found).batches
+        assert TracedDisk.calls[-3:] == ["write", "flush", "flush_directory"]
 
 
 @pytest.mark.parametrize("limits", [{"max_records": 2}, {"max_bytes": 10}])

@@ -492,6 +492,72 @@ def test_backwards_is_forwards_turned_round_whatever_the_names_say(written, star
     assert found == forwards[:limit]
 
 
+def with_nuls(*places, count=8):
+    """A segment of so many lines; the end of each line named, its LF and the beginning of the next one are NULs."""
+    body = bytearray(lines(range(count), "foreign"))
+    ends = [at for at, byte in enumerate(body) if byte == 10]
+    for place in places:
+        body[ends[place] - 4 : ends[place] + 5] = bytes(9)
+    return bytes(body)
+
+
+READERS = {
+    "records": lambda store: [(record.seq, record.line) for record in store.records(REF)],
+    "in reverse": lambda store: [(record.seq, record.line) for record in store.records(REF, reverse=True)][::-1],
+    "tail": lambda store: [(record.seq, record.line) for record in store.tail(REF, 100)],
+    "follow": lambda store: [(each.seq, each.line) for each in store.follow(REF, stop_when_idle=0, min_interval=0.001)],
+    "from": lambda store: [
+        *((record.seq, record.line) for record in store.records(REF, end_seq=5)),
+        *((record.seq, record.line) for record in store.records(REF, start_seq=6)),
+    ],
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(("place", "whole"), [(0, [2, 3, 4, 5, 6, 7]), (3, [0, 1, 2, 5, 6, 7]), (6, [0, 1, 2, 3, 4, 5])])
+def test_nuls_that_swallow_an_end_of_a_line_give_no_record_the_number_of_another(read, place, whole, caplog):
+    setup = make()
+    setup.put(f"{EVENTS}10-17-w.jsonl", with_nuls(place))
+    expected = lines(range(8), "foreign").splitlines()
+    found = dict(read(setup.store))
+    assert {seq - 10 for seq, line in found.items() if b"\0" not in line} == set(whole)
+    assert all(found[seq + 10] == expected[seq] for seq in whole)
+    assert b"\0" in found[place + 10]
+    assert "NULs stand in place of the end of record" in caplog.text
+    assert not setup.store.verify(REF).ok
+    append(setup.store, 18, 18)
+    assert [key for key, _ in setup.store.compact(REF, FULL).left] == [f"{EVENTS}10-17-w.jsonl"]
+
+
+def test_nuls_in_one_line_only_and_lines_that_are_missing_for_another_reason_change_no_number():
+    setup = make()
+    body = lines(range(4), "foreign")
+    setup.put(f"{EVENTS}0-3-w.jsonl", body[:6] + b"\0\0" + body[8:])
+    assert [record.seq for record in setup.store.records(REF)] == [0, 1, 2, 3]
+    other = make()
+    other.put(f"{EVENTS}0-9-w.jsonl", body)
+    assert [record.seq for record in other.store.records(REF)] == [0, 1, 2, 3]
+
+
+def test_where_nuls_swallow_lines_at_two_places_nothing_after_the_first_is_numbered():
+    setup = make()
+    setup.put(f"{EVENTS}0-7-w.jsonl", with_nuls(1, 4))
+    records = setup.store.records(REF)
+    assert [next(records).seq, next(records).seq] == [0, 1]
+    with pytest.raises(
+        CorruptSegmentError, match="has 2 lines less than its name says, and NULs at several places from record 1"
+    ):
+        next(records)
+
+
+def test_nuls_at_the_end_in_place_of_several_lines():
+    setup = make()
+    body = lines(range(5), "foreign")
+    setup.put(f"{EVENTS}0-4-w.jsonl", body[: body.index(b"\n") + 3] + bytes(100))
+    append(setup.store, 5, 6)
+    assert [record.seq for record in setup.store.records(REF)] == [0, 1, 5, 6]
+
+
 def test_a_negative_number_of_last_records_is_refused():
     with pytest.raises(ValueError, match="n must be 0 or more"):
         make().store.tail(REF, -1)

@@ -170,6 +170,31 @@ class FaultyObjectStore(WrapperObjectStore):
         return super().classify(error)
 
 
+class PhantomObjectStore(WrapperObjectStore):
+    """Lists objects that are not there, as a broken gateway lists its placeholders.
+
+    Attributes:
+        phantoms: their keys; what is stored under one is what the listing shows, and no more than that.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.phantoms: set[str] = set()
+
+    def _real(self, key: str) -> str:
+        return f"{key}.absent" if key in self.phantoms else key
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> Body:
+        return super().get(self._real(key), start=start, end=end)
+
+    def head(self, key: str) -> Head:
+        return super().head(self._real(key))
+
+    def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
+        real = [key for key in keys if key not in self.phantoms]
+        return super().delete_many(real, versions=versions) if real else {}
+
+
 class FlippingObjectStore(WrapperObjectStore):
     """Returns bodies in which one byte is not what is stored, as told by `flip`: for a moment, or as damage at rest would.
 

@@ -35,6 +35,8 @@ from transcript_backends.drivers.wrappers import (
     FlippingObjectStore,
     InjectedError,
     Operation,
+    PhantomObjectStore,
+    RecordingObjectStore,
     WrapperObjectStore,
 )
 from transcript_backends.testing.racing import Racing, all_at_once, many_at_a_time
@@ -443,6 +445,37 @@ class StoreContract(Racing):
         assert len(list(store.records(ref))) == 1
 
     # --- what is not as it was stored ---------------------------------------------------------------------------------
+
+    def test_what_is_listed_and_is_not_there_stops_nobody(self, store: ObjectTranscriptStore, ref: TranscriptRef) -> None:
+        keys = [store.append_segment(ref, seq, seq, "w", lines_of(seq)) for seq in range(6)]
+        recorded = RecordingObjectStore(store._container.driver)
+        driver = PhantomObjectStore(recorded)
+        driver.phantoms = {keys[2]}
+
+        def opened() -> ObjectTranscriptStore:
+            recorded.requests.clear()
+            return ObjectTranscriptStore(Container(driver), store._root)
+
+        rest = [0, 1, 3, 4, 5]
+        pages = 3 if driver.capabilities.one_pass else 6  # of one listing, and what shows twice of a directory
+        assert [record.seq for record in opened().records(ref)] == rest
+        assert [record.seq for record in opened().records(ref, reverse=True)] == rest[::-1]
+        assert [record.seq for record in opened().follow(ref, stop_when_idle=0, min_interval=0.001)] == rest
+        assert recorded.counts["list_page"] <= 4 * pages
+        report = opened().verify(ref)
+        assert [each.key for each in report.problems if not each.harmless] == [keys[2]]
+        assert recorded.counts["list_page"] <= 4 * pages
+        copied = open_store(f"memory://copied-{ref.tenant}")
+        assert copy_transcript(opened(), copied, ref).records == 5
+        result = opened().compact(ref, CompactionPolicy(full=True))
+        assert [left[0] for left in result.left] == [keys[2]]
+        assert result.segments_after == 3  # on both sides of it, and itself
+        assert [record.seq for record in opened().records(ref)] == rest
+        assert opened().delete(ref).generation == 1
+        assert recorded.counts["list_page"] <= 4 * pages
+        assert list(opened().records(ref)) == []
+        driver.phantoms = set()
+        assert store.delete(ref).deleted == 1
 
     @pytest.fixture
     def flips(self, store: ObjectTranscriptStore, monkeypatch: pytest.MonkeyPatch) -> FlippingObjectStore:
