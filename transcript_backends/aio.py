@@ -214,9 +214,12 @@ class AsyncTranscriptWriter:
     async def __aenter__(self) -> AsyncTranscriptWriter:
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         with CancelScope(shield=True):
-            await self.close()
+            if kind is None or issubclass(kind, Exception):
+                await self.close()
+            else:
+                await self._threads.run(self._writer._close_soon)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.writer_id} of {self.ref}>"

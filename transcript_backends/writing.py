@@ -6,9 +6,12 @@ import atexit
 import contextlib
 import json
 import logging
+import math
 import re
 import socket
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -272,8 +275,11 @@ class TranscriptWriter:
     def __enter__(self) -> TranscriptWriter:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:
+            self._close_soon()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.writer_id} of {self.ref}>"
@@ -287,6 +293,17 @@ class TranscriptWriter:
         _writers.discard(self)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _close_soon(self) -> None:
+        """`close` where the program or the task was interrupted: a store that does not answer must not keep it from ending."""
+        try:
+            self.close(_last_chance.seconds())
+        except Exception as error:
+            self._tell_of_rest(error)
+
+    def _tell_of_rest(self, error: BaseException) -> None:
+        kept = "they are kept in its journal" if self._journal is not None and not self._journal_is_down else "they are lost"
+        _log.error("%s ends with %d records that are not stored: %s; %s", self, self.state.pending_records, error, kept)
 
     def _check(self) -> None:
         if self._state != "open":
@@ -550,16 +567,44 @@ def _new_writer_id(machine: Machine) -> str:
     return f"{host}-{machine.token()}"
 
 
+_LAST_SECONDS = 10.0
+_AGAIN_SECONDS = 60.0  # after this a program has gone on, and is interrupted anew
+
+
+class _LastChance:
+    """The time that an interrupted program gives all of its writers together for what is not stored."""
+
+    def __init__(self) -> None:
+        self._ends = -math.inf
+
+    @property
+    def is_given(self) -> bool:
+        return time.monotonic() < self._ends + _AGAIN_SECONDS
+
+    def seconds(self) -> float:
+        """What is left of it."""
+        if not self.is_given:
+            self._ends = time.monotonic() + _LAST_SECONDS
+        return max(0.0, self._ends - time.monotonic())
+
+    def end(self) -> None:
+        """Nobody wants to wait any more."""
+        self._ends = time.monotonic()
+
+
+_last_chance = _LastChance()
 _writers: set[TranscriptWriter] = set()
 
 
 def _flush_all() -> None:
     for writer in list(_writers):
-        pending = writer.state.pending_records
+        was_interrupted = _last_chance.is_given or isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
         try:
-            writer.close()
-        except Exception as error:
-            _log.error("%s ends with %d records that are not stored: %s", writer, pending, error)
+            writer.close(_last_chance.seconds() if was_interrupted else None)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C
+                _last_chance.end()
+            writer._tell_of_rest(error)
         if writer._journal is not None:
             with contextlib.suppress(OSError):
                 writer._journal.close(remove=False)
