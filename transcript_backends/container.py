@@ -56,6 +56,7 @@ _REFUSED = 100_000
 _REFUSED_SECONDS = 3600.0  # for so long a delete that was refused is not worth another try
 _BUFFER_BYTES = 64 * 1024
 
+_RENEWED = (Meaning.EXPIRED, Meaning.UNAUTHENTICATED)  # credentials are, once, for such a denial
 _UNKNOWN_OUTCOME = "it may have been stored or not, and calling again with the same content is safe; "
 
 _ERRORS: dict[Meaning, tuple[type[errors.TranscriptStoreError], str]] = {
@@ -67,6 +68,7 @@ _ERRORS: dict[Meaning, tuple[type[errors.TranscriptStoreError], str]] = {
     ),
     Meaning.DENIED: (errors.AccessDeniedError, "check the credentials and what they are allowed to do"),
     Meaning.EXPIRED: (errors.AccessDeniedError, "the credentials have expired and renewing them did not help; log in again"),
+    Meaning.UNAUTHENTICATED: (errors.AccessDeniedError, "check the credentials, or log in again; no restart is needed"),
     Meaning.CLOCK_SKEW: (errors.AccessDeniedError, "this machine's clock is too far off; set it (NTP)"),
     Meaning.TRY_AGAIN: (errors.StoreUnavailableError, "the retries are used up; try again later"),
     Meaning.NO_ANSWER: (
@@ -166,6 +168,7 @@ class Container:
         self._stepped_at = -math.inf
         self._conditional = conditional_writes == "on"
         self._proved = self._proved_if_match = False
+        self._refused = False  # the credentials are, and were fetched anew for that: each operation begins with new ones
         self._proving = threading.Lock()
         self._closed = False
         tell_after_fork(self)
@@ -236,13 +239,11 @@ class Container:
         lost = unseen = False
         while True:
             try:
-                self._check_open()
-                with self._slots:
-                    return put()
+                return self._send(put)
             except Exception as error:
                 failure = self._classify(error)
                 if failure.meaning in refusals:
-                    if (outcome := self._stored_after_all(key, look, lost)) is not None:
+                    if (outcome := self._stored_after_all(key, look, lost, tries)) is not None:
                         return outcome
                     unseen = True  # something is there that can't be looked at, or it was there and is gone
                     failure = failure._replace(meaning=Meaning.TRY_AGAIN)
@@ -250,7 +251,7 @@ class Container:
                 elif failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER):
                     lost = lost or not failure.refused
                     again = tries.again(failure._replace(meaning=Meaning.TRY_AGAIN))
-                    if (outcome := self._stored_after_all(key, look, lost)) is not None:
+                    if (outcome := self._stored_after_all(key, look, lost, tries)) is not None:
                         return outcome
                 elif failure.meaning is Meaning.UNSUPPORTED:
                     raise self._no_conditions(what, failure.detail) from error
@@ -265,7 +266,7 @@ class Container:
             self.driver.put(key, body, mode="overwrite", metadata=stamped)
         return is_ours is not False
 
-    def _stored_after_all(self, key: str, look: Callable[[bool], _T | None], lost: bool) -> _T | None:
+    def _stored_after_all(self, key: str, look: Callable[[bool], _T | None], lost: bool, tries: _Tries) -> _T | None:
         """What ``look`` gives. Not knowing counts as a write to be tried again."""
         try:
             with self._slots:
@@ -274,6 +275,8 @@ class Container:
             failure = self._classify(error)
             if failure.meaning in (Meaning.TRY_AGAIN, Meaning.EXPIRED, Meaning.CLOCK_SKEW):
                 return None  # the next put meets the same, and knows what to do
+            if failure.meaning is Meaning.UNAUTHENTICATED and tries.again(failure):
+                return None  # with other credentials
             raise self._error("look at", key, failure, _UNKNOWN_OUTCOME) from error
 
     def _holds(self, key: str, body: bytes, stamped: Mapping[str, str]) -> bool | None:
@@ -593,9 +596,9 @@ class Container:
                     failed.update(dict.fromkeys(asked, str(error)))
                     break
                 failures = {key: self._classify(error) for key, error in outcome.items()}
-                again = {key: failure for key, failure in failures.items() if failure.meaning is Meaning.TRY_AGAIN}
-                if again and not tries.again(next(iter(again.values()))):
-                    again = {}
+                kinds = {failure.meaning: failure for failure in failures.values()}
+                hopeful = {meaning for meaning, failure in kinds.items() if tries.again(failure)}
+                again = {key for key, failure in failures.items() if failure.meaning in hopeful}
                 batch = [key for key in asked if key in again]
                 failed.update(
                     (key, failure.detail)
@@ -656,9 +659,7 @@ class Container:
         while True:
             began = self.clock.monotonic()
             try:
-                self._check_open()
-                with self._slots:
-                    return call()
+                return self._send(call)
             except Exception as error:
                 failure = self._classify(error)
                 if what == "read" and failure.meaning is Meaning.NOT_FOUND:
@@ -666,6 +667,33 @@ class Container:
                 if not tries.again(failure):
                     unknown = failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER)
                     raise self._error(what, key, failure, if_unknown if unknown else "") from error
+
+    def _send(self, request: Callable[[], _T]) -> _T:
+        self._check_open()
+        with self._slots:
+            outcome = request()
+        self._refused = False
+        return outcome
+
+    def _renew(self, meaning: Meaning) -> bool:
+        """Fetch credentials anew for a denial that others may mend; whether to try with them.
+
+        Where that has helped nobody so far, those that were refused are new already.
+        """
+        if self._refused:
+            return False
+        before = self._credentials()
+        if not self.driver.renew():
+            return False
+        now = self._credentials()
+        return meaning is Meaning.EXPIRED or now is None or now != before
+
+    def _credentials(self) -> object:
+        try:
+            return getattr(self.driver, "credentials", None)
+        except Exception as error:
+            self._classify(error)
+            return None  # there are none to be had, as the next request finds
 
     def _classify(self, error: Exception) -> Failure:
         """What an exception means; one that is ours already, or a bug, is raised as it is."""
@@ -693,7 +721,9 @@ class _Tries:
         self._container, self._what, self._key = container, what, key
         self._count = 1
         self._began = container.clock.monotonic()
-        self._once: set[Meaning] = set()
+        self._renewed = self._signed_again = False
+        if container._refused:
+            container.driver.renew()
 
     def again(self, failure: Failure) -> bool:
         """Whether to try again after such a failure; pauses first where that helps."""
@@ -708,9 +738,15 @@ class _Tries:
             clock.sleep(pause)
             self._count += 1
             return True
-        if meaning in (Meaning.EXPIRED, Meaning.CLOCK_SKEW) and meaning not in self._once:
-            self._once.add(meaning)
-            return meaning is Meaning.CLOCK_SKEW or self._container.driver.renew()
+        if meaning is Meaning.CLOCK_SKEW and not self._signed_again:
+            self._signed_again = True
+            return True
+        if meaning in _RENEWED:
+            if not self._renewed:
+                self._renewed = True
+                if self._container._renew(meaning):
+                    return True
+            self._container._refused = True
         return False
 
 

@@ -40,6 +40,7 @@ from transcript_backends import (
     AzureTranscriptStore,
     InvalidURLError,
     ObjectTranscriptStore,
+    StoreUnavailableError,
     TranscriptStoreError,
     open_store,
 )
@@ -278,6 +279,23 @@ def test_tokens_that_stay_refused_are_an_access_error_after_one_renewal(
     assert tokens_sent(tls_server, "LIST") == ["t1", "t2"]
 
 
+def test_a_token_that_is_refused_as_wrong_is_fetched_anew_and_a_denial_that_stays_doubles_nothing(
+    open_tls: OpenAzure, tls_server: TLSAzureServer
+) -> None:
+    store = open_tls(credential=Tokens())
+    store.append_segment(REF, 0, 0, "w", LINE)
+    tls_server.log.clear()
+    tls_server.next("PUT", reply(403, "AuthenticationFailed"))
+    store.append_segment(REF, 1, 1, "w", LINE)
+    assert tokens_sent(tls_server, "PUT") == ["t1", "t2"]
+    tls_server.log.clear()
+    tls_server.always("PUT", reply(403, "AuthenticationFailed"))
+    for number in range(2, 5):
+        with pytest.raises(AccessDeniedError, match="AuthenticationFailed"):
+            store.append_segment(REF, number, number, "w", LINE)
+    assert len(tls_server.requests("PUT")) == 2 + 2
+
+
 def test_batches_carry_the_token_too(open_tls: OpenAzure, tls_server: TLSAzureServer) -> None:
     store = open_tls(credential=Tokens())
     for number in range(3):
@@ -300,6 +318,65 @@ def test_a_credential_that_finds_nothing_is_an_access_error_without_a_request(
         with pytest.raises(AccessDeniedError, match="no usable Azure credentials"):
             call()
     assert tls_server.log == []
+
+
+def failures_of_a_log_in() -> list[tuple[Exception, bool]]:
+    """What a credential may raise, and whether it is an outage."""
+    from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
+    from azure.identity import CredentialUnavailableError
+
+    def of(status: int, kind: type[HttpResponseError] = ClientAuthenticationError) -> HttpResponseError:
+        error = kind("AADSTS70043: The refresh token has expired")
+        error.status_code = status
+        return error
+
+    return [
+        (CredentialUnavailableError("Please run 'az login'"), False),
+        (ClientAuthenticationError("Authentication failed"), False),
+        (of(400), False),
+        (of(401), False),
+        (of(404, HttpResponseError), False),
+        (ValueError("not a certificate"), False),
+        (FileNotFoundError("/nowhere/token"), False),
+        (of(503), True),
+        (of(429), True),
+        (ServiceRequestError("no route"), True),
+        (TimeoutError(), True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_outage"), failures_of_a_log_in(), ids=lambda each: str(getattr(each, "status_code", "") or repr(each))[:40]
+)
+def test_a_log_in_that_is_over_is_an_access_error_and_works_again_after_the_next_one(
+    open_tls: OpenAzure, tls_server: TLSAzureServer, error: Exception, is_outage: bool
+) -> None:
+    class LogIn(Tokens):
+        def get_token(self, *scopes: str, **options: object) -> Token:
+            if failing:
+                raise error
+            return super().get_token()
+
+    failing = True
+    store = open_tls(credential=LogIn(), max_attempts=2)
+    kind = StoreUnavailableError if is_outage else AccessDeniedError
+    for call in (lambda: store.append_segment(REF, 0, 0, "w", LINE), lambda: store.list_segments(REF)):
+        with pytest.raises(kind, match="while a token was fetched" if is_outage else "no usable Azure.*log in again"):
+            call()
+    assert tls_server.log == []
+    failing = False
+    store.append_segment(REF, 0, 0, "w", LINE)
+    assert len(store.list_segments(REF)) == 1
+
+
+def test_a_credential_that_the_environment_describes_wrongly_is_an_access_error(
+    open_tls: OpenAzure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TENANT_ID": "t", "CLIENT_ID": "c", "CLIENT_CERTIFICATE_PATH": "/nowhere/certificate"}.items():
+        monkeypatch.setenv(f"AZURE_{name}", value)
+    store = open_tls(account_name="devstoreaccount1")
+    with pytest.raises(AccessDeniedError, match="no usable Azure credentials"):
+        store.list_segments(REF)
 
 
 def test_a_key_of_ones_own_goes_along_with_writes_reads_and_heads(open_tls: OpenAzure, tls_server: TLSAzureServer) -> None:

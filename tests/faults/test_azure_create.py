@@ -382,6 +382,72 @@ def test_credentials_that_stay_expired_are_an_access_error_after_one_renewal(
     assert server.kinds() == ["PUT", "PUT"]
 
 
+@pytest.mark.parametrize("operation", ["append", "list", "read", "delete"])
+@pytest.mark.parametrize(
+    "fault",
+    [reply(403, "AuthenticationFailed"), reply(401, "InvalidAuthenticationInfo"), reply(401, ""), expired()],
+    ids=["key", "token", "?", "over"],
+)
+def test_a_key_that_is_refused_is_replaced_by_the_one_that_the_environment_has_now(
+    open_azure: OpenAzure, server: AzureServer, monkeypatch: pytest.MonkeyPatch, fault: Fault, operation: str
+) -> None:
+    def unless_new(request: Request, serve: Serve) -> Reply | None:
+        return serve() if request.query.get("sig") == "new" else fault(request, serve)
+
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=old")
+    store = open_azure(account_key=None)
+    append(store)
+    server.log.clear()
+    for kind in ("PUT", "LIST", "GET", "HEAD", "DELETE", "DELETE_MANY"):
+        server.always(kind, unless_new)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=new")
+    calls: dict[str, Callable[[], object]] = {
+        "append": lambda: store.append_segment(REF, 1, 1, "w", LINE),
+        "list": lambda: store.list_segments(REF),
+        "read": lambda: store.read_segment(KEY).close(),
+        "delete": lambda: store.delete(REF),
+    }
+    calls[operation]()
+    assert [each.query.get("sig") for each in server.log][:2] == ["old", "new"]
+    assert len([each for each in server.log if each.query.get("sig") == "old"]) == 1
+
+
+def test_a_denial_that_stays_is_one_request_each_and_the_next_key_is_used_at_once(
+    open_azure: OpenAzure, server: AzureServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY_OF_ACCOUNT)
+    store = open_azure(account_key=None)
+    append(store)
+    server.log.clear()
+    server.always("PUT", reply(403, "AuthenticationFailed"))
+    for number in range(1, 4):
+        with pytest.raises(AccessDeniedError, match="AuthenticationFailed"):
+            store.append_segment(REF, number, number, "w", LINE)
+    assert server.kinds() == ["PUT"] * 3
+    refused = server.requests("PUT")[0].headers["authorization"]
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "b3RoZXI=")
+    server.always("PUT", None)
+    server.log.clear()
+    store.append_segment(REF, 5, 5, "w", LINE)
+    assert server.kinds() == ["PUT"]
+    assert server.requests("PUT")[0].headers["authorization"] != refused
+
+
+def test_a_blob_of_a_batch_that_is_refused_for_the_credentials_is_deleted_with_others(
+    open_azure: OpenAzure, server: AzureServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=old")
+    store = open_azure(account_key=None)
+    keys = [f"{KEY}{number}" for number in range(2)]
+    for key in keys:
+        server.dialect.store(key, LINE)
+    store.list_segments(REF)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=new")
+    server.next("DELETE_MANY", server.dialect.refuse(keys[0], 403, "AuthenticationFailed"))
+    assert store._container.delete(keys) == {}
+    assert stored(server) == {}
+
+
 def test_a_ready_client_is_not_renewed(server: AzureServer) -> None:
     server.always("PUT", expired())
     with ready_client(server) as client, pytest.raises(AccessDeniedError, match="expired"):

@@ -13,8 +13,11 @@ from typing import Any
 
 import fsspec.exceptions
 import pytest
+from azure.core.exceptions import ClientAuthenticationError
+from botocore.exceptions import NoCredentialsError, TokenRetrievalError, UnauthorizedSSOTokenError
 from faults.fsspec_fakes import Buckets, FakeSFTP, Open, Register, a_registration, an_opener  # noqa: F401 - fixtures
 from faults.setups import REF, FakeClock
+from google.auth.exceptions import RefreshError, TransportError
 
 from transcript_backends import (
     AccessDeniedError,
@@ -388,6 +391,10 @@ def answer(status: int) -> dict[str, Any]:
     return {"Error": {"Code": "Some"}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
+def refusal(code: str) -> dict[str, Any]:
+    return {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+
+
 @pytest.mark.parametrize(
     ("error", "meaning", "detail"),
     [
@@ -396,6 +403,15 @@ def answer(status: int) -> dict[str, Any]:
         (caused(OSError(errno.EIO, "c4n4ry"), SDKError(response=answer(409))), Meaning.TRY_AGAIN, "HTTP 409"),
         (caused(OSError(errno.EIO, "c4n4ry"), SDKError(response=answer(400))), Meaning.OTHER, "HTTP 400"),
         (caused(PermissionError("c4n4ry"), SDKError(response=answer(403))), Meaning.DENIED, "HTTP 403"),
+        (caused(PermissionError("c4n4ry"), SDKError(response=refusal("InvalidAccessKeyId"))), Meaning.UNAUTHENTICATED, "403"),
+        (caused(PermissionError("c4n4ry"), SDKError(response=refusal("ExpiredToken"))), Meaning.EXPIRED, "HTTP 403"),
+        (SDKError(status_code=403, error_code="AuthenticationFailed"), Meaning.UNAUTHENTICATED, "HTTP 403"),
+        (NoCredentialsError(), Meaning.UNAUTHENTICATED, "NoCredentialsError"),
+        (UnauthorizedSSOTokenError(), Meaning.UNAUTHENTICATED, "UnauthorizedSSOTokenError"),
+        (TokenRetrievalError(provider="sso", error_msg="c4n4ry"), Meaning.UNAUTHENTICATED, "TokenRetrievalError"),
+        (TransportError("c4n4ry"), Meaning.TRY_AGAIN, "TransportError"),
+        (RefreshError("c4n4ry"), Meaning.UNAUTHENTICATED, "RefreshError"),
+        (ClientAuthenticationError("c4n4ry"), Meaning.UNAUTHENTICATED, "ClientAuthenticationError"),
         (FileNotFoundError("c4n4ry"), Meaning.NOT_FOUND, "FileNotFoundError"),
         (SDKError(status_code=404), Meaning.NOT_FOUND, "SDKError, HTTP 404"),
         (SDKError(code=401), Meaning.EXPIRED, "HTTP 401"),
@@ -427,6 +443,24 @@ def test_every_kind_of_failure_has_its_meaning_and_no_secret(error: Exception, m
     assert failure.meaning is meaning
     assert detail in failure.detail
     assert "c4n4ry" not in failure.detail
+
+
+def test_credentials_that_are_refused_are_read_anew_by_another_instance(register: Register, open_fake: Open) -> None:
+    made: list[Any] = []
+
+    def __init__(self: Any) -> None:
+        Buckets.__init__(self)
+        made.append(self)
+
+    def ls(self: Any, path: str, **more: Any) -> Any:
+        if self is made[0]:
+            raise caused(PermissionError("c4n4ry"), SDKError(response=refusal("InvalidAccessKeyId")))
+        return Buckets.ls(self, path, **more)
+
+    register(__init__=__init__, ls=ls)
+    store = open_fake()
+    assert store.list_segments(REF) == []
+    assert len(made) == 2
 
 
 @pytest.mark.parametrize("error", [TypeError("typo"), KeyError("typo"), RuntimeError("typo"), RecursionError()])

@@ -123,6 +123,57 @@ def test_a_key_that_was_replaced_on_disk_is_read_anew_once(
     assert server.objects[KEY].body == LINE
 
 
+def test_an_object_of_a_batch_that_is_refused_for_the_credentials_is_deleted_with_others(
+    proved: ObjectTranscriptStore, server: GCSServer
+) -> None:
+    keys = [f"p/{number}" for number in range(2)]
+    for key in keys:
+        server.dialect.store(key, LINE)
+    server.next("DELETE_MANY", server.dialect.refuse(keys[0], 401, "authError"))
+    assert proved._container.delete(keys) == {}
+    assert not any(key in server.objects for key in keys)
+    assert server.kinds() == ["DELETE_MANY", "TOKEN", "DELETE_MANY"]
+
+
+def test_a_log_in_that_is_over_works_again_after_the_next_one(
+    open_gcs: OpenGCS, server: GCSServer, account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_this_log_in(request: Request, serve: Serve) -> Reply | None:
+        refused = b'{"error":"invalid_grant","error_description":"Reauthentication is needed.","error_subtype":"invalid_rapt"}'
+        return serve() if b"refresh_token=new" in request.body else json_instead(refused, 400)(request, serve)
+
+    def log_in(name: str) -> None:
+        told = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": name}
+        Path(account).write_text(json.dumps({**told, "token_uri": f"{server.url}/token"}))
+
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", account)
+    monkeypatch.setattr("google.oauth2.credentials._GOOGLE_OAUTH2_TOKEN_ENDPOINT", f"{server.url}/token")
+    server.always("TOKEN", of_this_log_in)
+    log_in("old")
+    store = open_gcs(anon=None)
+    for _ in range(2):
+        with pytest.raises(AccessDeniedError, match="log in again"):
+            append(store)
+    assert set(server.kinds()) == {"TOKEN"}
+    log_in("new")
+    append(store)
+    assert KEY in server.objects
+
+
+def test_a_denial_that_stays_doubles_no_request_from_the_second_on(
+    proved: ObjectTranscriptStore, server: GCSServer, engine: str
+) -> None:
+    server.always("PUT", reply(401, "authError"))
+    each = 3 if engine == "sdk" else 1  # google.auth tries three tokens
+    for expected in (2 * each, each, each):
+        server.log.clear()
+        with pytest.raises(AccessDeniedError, match="log in again"):
+            append(proved)
+        assert len(server.requests("PUT")) == expected
+    server.always("PUT", None)
+    append(proved)
+
+
 def test_credentials_that_stay_expired_are_an_access_error_after_one_renewal(
     proved: ObjectTranscriptStore, server: GCSServer, clock: FakeClock, engine: str
 ) -> None:

@@ -178,6 +178,11 @@ class AzureObjectStore:
     def classify(self, error: Exception) -> Failure | None:
         return answers.classify(error)
 
+    @property
+    def credentials(self) -> object:
+        found = self._shared.get().credential
+        return () if found is None else getattr(found, "account_key", None) or getattr(found, "signature", None)
+
     def renew(self) -> bool:
         return self._shared.renew()
 
@@ -223,6 +228,8 @@ def _make_client(url: StoreURL, settings: Mapping[str, Any]) -> ContainerClient:
         credential = AzureNamedKeyCredential(name, credential)
     elif credential is None:
         credential = default_credential()
+    if hasattr(credential, "get_token"):
+        credential = answers.Tokens(credential)
     session = requests.Session()
     read_environment_once(session, endpoint)
     for scheme in ("https://", "http://"):

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from azure.core.credentials import AzureSasCredential
 
+from transcript_backends.drivers.azure_answers import NoCredentials
 from transcript_backends.errors import InvalidURLError, MissingExtraError
 from transcript_backends.urls import StoreURL, refuse_plain_http
 
@@ -137,4 +138,7 @@ def default_credential() -> Any:
             "credentials without a key need azure-identity, which is not installed: pip install 'transcript-backends[azure]'",
             name="azure-identity",
         ) from error
-    return DefaultAzureCredential()
+    try:
+        return DefaultAzureCredential()
+    except Exception as error:  # what the environment names can't be read, or is none
+        raise NoCredentials(type(error).__name__) from error

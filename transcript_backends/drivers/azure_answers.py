@@ -10,6 +10,7 @@ import email
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 from xml.etree import ElementTree as Xml
@@ -25,6 +26,7 @@ from azure.core.exceptions import (
 from urllib3.exceptions import HTTPError
 
 from transcript_backends.drivers.driver import Failure, Meaning, ObjectInfo, Page, http_time
+from transcript_backends.drivers.refusals import of_credentials
 
 _MEANINGS = {
     "BlobAlreadyExists": Meaning.PRECONDITION,
@@ -76,6 +78,7 @@ _CONNECTION_LOST = (
     ConnectionError,
     TimeoutError,
 )
+_NO_CREDENTIALS = "no usable Azure credentials found"
 _OUT_OF_TIME = re.compile(r"not valid in the specified time frame|token is expired", re.IGNORECASE)
 _OUT_OF_STEP = re.compile(r"date header", re.IGNORECASE)
 _PART = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")
@@ -96,8 +99,12 @@ class TLSFailed(Exception):
     """The connection was not trusted."""
 
 
+class NoCredentials(Exception):
+    """No token could be had; the text is the kind of failure."""
+
+
 #: What `send` raises.
-FAILURES = (AzureError, NotBlob, Lost, TLSFailed)
+FAILURES = (AzureError, NotBlob, Lost, TLSFailed, NoCredentials)
 
 
 class _Answered(Exception):
@@ -106,6 +113,31 @@ class _Answered(Exception):
     def __init__(self, answer: Any) -> None:
         super().__init__()
         self.answer = answer
+
+
+class Tokens:
+    """A credential of the SDK that gives tokens, and whose failures are told from those of storage.
+
+    Both services say the same, in the same exceptions, and others come from programs and files that a credential asks.
+    """
+
+    def __init__(self, credential: Any) -> None:
+        self._credential = credential
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._credential, name)
+        return partial(_ask_for_token, found) if name in ("get_token", "get_token_info") else found
+
+
+def _ask_for_token(ask: Callable[..., _T], *scopes: str, **options: Any) -> _T:
+    try:
+        return ask(*scopes, **options)
+    except Exception as error:
+        name, status = type(error).__name__, getattr(error, "status_code", None) or 0
+        causes = (error, error.__cause__)
+        if status in (408, 429) or status >= 500 or any(isinstance(each, _CONNECTION_LOST) for each in causes):
+            raise Lost(f"{name} while a token was fetched") from error
+        raise NoCredentials(name) from error
 
 
 class Stream:
@@ -179,8 +211,9 @@ def classify(error: Exception) -> Failure | None:
     """What an exception means; None for one that is no answer of the service but a bug."""
     if isinstance(error, HttpResponseError) and error.status_code is not None:
         return _classify_answer(error)
-    if isinstance(error, ClientAuthenticationError):
-        return Failure(Meaning.DENIED, f"{type(error).__name__}: no usable Azure credentials found")
+    if isinstance(error, (ClientAuthenticationError, NoCredentials)):
+        name = str(error) if isinstance(error, NoCredentials) else type(error).__name__
+        return Failure(Meaning.UNAUTHENTICATED, f"{name}: {_NO_CREDENTIALS}")
     if isinstance(error, NotBlob):
         return Failure(Meaning.NO_ANSWER, str(error))
     if isinstance(error, TLSFailed):
@@ -200,7 +233,7 @@ def _classify_answer(error: HttpResponseError) -> Failure:
     detail = ", ".join(filter(None, (code, f"HTTP {status}", f"request {request_id}" if request_id else "")))
     if code in _REMEDIES:
         detail += f": {_REMEDIES[code]}"
-    meaning = _MEANINGS.get(code) or _MEANINGS_BY_STATUS.get(status)
+    meaning = _MEANINGS.get(code) or of_credentials(code) or _MEANINGS_BY_STATUS.get(status)
     if code == "AuthenticationFailed":  # the text says of what kind
         if _OUT_OF_TIME.search(error.message):
             return Failure(Meaning.EXPIRED, detail)
@@ -208,6 +241,8 @@ def _classify_answer(error: HttpResponseError) -> Failure:
             return Failure(Meaning.CLOCK_SKEW, detail)
     if meaning is None and status >= 500:
         meaning = Meaning.TRY_AGAIN
+    if meaning is None and isinstance(error, ClientAuthenticationError):
+        return Failure(Meaning.UNAUTHENTICATED, f"{detail}: {_NO_CREDENTIALS}")  # of the service that gives tokens
     if meaning is None:
         meaning = Meaning.OTHER if code else Meaning.NO_ANSWER  # the service names each of its errors
     return Failure(meaning, detail, refused=status == 429)

@@ -117,6 +117,7 @@ class Meaning(enum.Enum):
     CONTAINER_NOT_FOUND = "no such container"
     DENIED = "access denied"
     EXPIRED = "credentials expired"  # new ones may help
+    UNAUTHENTICATED = "credentials not accepted, or none to be had"  # others may help
     CLOCK_SKEW = "clock skew"  # signing again may help
     TRY_AGAIN = "temporarily unavailable"  # throttled, 5xx, time-out, connection lost: the outcome may be unknown
     NO_ANSWER = "not an answer of this service"  # HTML with status 200 and the like: the outcome may be unknown
@@ -231,7 +232,11 @@ class ObjectStore(Protocol):
         """What an exception of this driver means; None for one that is no answer of the service but a bug. Pure."""
 
     def renew(self) -> bool:
-        """Fetch credentials anew; False where the driver has no way to."""
+        """Fetch credentials anew, by when they are next needed; False where the driver has no way to.
+
+        A driver may have a property ``credentials``, which tells those in use from others: equal ones would be refused again.
+        It is None where that can't be told, as of a role's or a log-in's, which are others each time.
+        """
 
     def close(self) -> None: ...
 

@@ -13,12 +13,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from transcript_backends.drivers.driver import Failure, Meaning, ObjectInfo
+from transcript_backends.drivers.refusals import of_credentials
 from transcript_backends.filesystem import OUTAGES
 
 TEMPORARY = ".tmp-"
 
 _TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "modificationTime", "created", "creation_time")
 _VERSIONS = ("generation", "ETag", "etag", "ino")
+_OF_CREDENTIALS = re.compile("Credential|Token|SSO|Login|Auth[a-zA-Z]*Error")  # families of the SDKs' exceptions
 _DENIAL = re.compile("^Forbidden:|not found in known_hosts$")  # gcsfs and paramiko say it in no other way
 _MEANINGS_BY_STATUS = {
     401: Meaning.EXPIRED,
@@ -101,7 +103,7 @@ def classify(error: Exception) -> Failure | None:
     if isinstance(error, RefusedError):
         return Failure(error.meaning, str(error))
     status = _status(error) or _status(error.__cause__)  # s3fs makes an OSError of what botocore raised
-    meaning = _meaning(error, status)
+    meaning = of_credentials(_code(error) or _code(error.__cause__)) or _meaning(error, status)
     if meaning is None:
         return None
     told = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else type(error).__name__
@@ -128,7 +130,18 @@ def _meaning(error: Exception, status: int) -> Meaning | None:
     if type(error).__module__ == "builtins":
         return None
     name = type(error).__name__  # of an SDK of which nothing is known
-    return Meaning.DENIED if re.search("Auth|Credential|HostKey", name) else Meaning.TRY_AGAIN
+    if re.search("Transport|Time-?out|Connect", name, re.IGNORECASE):
+        return Meaning.TRY_AGAIN
+    if any(_OF_CREDENTIALS.search(each.__name__) for each in type(error).__mro__):
+        return Meaning.UNAUTHENTICATED
+    return Meaning.DENIED if re.search("Auth|HostKey", name) else Meaning.TRY_AGAIN
+
+
+def _code(error: BaseException | None) -> str:
+    """The service's word for what it refused, where an SDK's exception tells it; else empty."""
+    answer = getattr(error, "response", None)
+    told = answer.get("Error") if isinstance(answer, Mapping) else None
+    return str(told.get("Code", "") if isinstance(told, Mapping) else getattr(error, "error_code", None) or "")
 
 
 def _status(error: BaseException | None) -> int:

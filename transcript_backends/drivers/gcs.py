@@ -47,6 +47,7 @@ from transcript_backends.drivers.driver import (
     empty_body,
     http_time,
 )
+from transcript_backends.drivers.refusals import of_credentials
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.hashing import md5
 from transcript_backends.urls import Setting, StoreURL, refuse_plain_http
@@ -323,6 +324,8 @@ def _classify_answer(error: sdk.GoogleAPICallError) -> Failure:
     status, reasons = int(error.code or 0), [each["reason"] for each in error.errors]
     detail = ", ".join((f"HTTP {status}", *reasons))
     meaning = _MEANINGS.get(status) or (Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER)
+    if status in (400, 403):
+        meaning = next(filter(None, map(of_credentials, reasons)), meaning)
     if status < 400:
         meaning = Meaning.NO_ANSWER
     elif status == 429 or (status == 403 and _TOO_FAST.intersection(reasons)):

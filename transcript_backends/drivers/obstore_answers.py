@@ -134,7 +134,7 @@ def classify(error: Exception) -> Failure | None:
     if isinstance(error, Lost):
         return Failure(Meaning.TRY_AGAIN, str(error))
     if isinstance(error, NoCredentials):
-        return Failure(Meaning.DENIED, "no usable credentials found")
+        return Failure(Meaning.UNAUTHENTICATED, "no usable credentials found")
     if isinstance(error, NoContainer):
         return Failure(Meaning.CONTAINER_NOT_FOUND, str(error))
     if isinstance(error, NotAnAnswer):

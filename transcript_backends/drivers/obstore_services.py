@@ -241,7 +241,7 @@ def azure(driver: AzureObjectStore, url: StoreURL, settings: Mapping[str, Any]) 
             return {"access_key": found, "expires_at": None}
         if isinstance(found, AzureSasCredential):
             return {"sas_token": found.signature, "expires_at": None}
-        token = (found or driver._shared.get().credential).get_token(_AZURE_STORAGE)
+        token = driver._shared.get().credential.get_token(_AZURE_STORAGE)
         return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, timezone.utc)}
 
     credentials = _Credentials(fetch)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+from transcript_backends.drivers.driver import Meaning
+
 _DAMAGED = re.compile(r"digest|^incomplete|(md5|crc|sha|checksum)\w*mismatch", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"token|expired|access_?key|signature|credential|authentication|^InvalidSecurity$", re.IGNORECASE)
+_EXPIRED = re.compile(r"expired|refresh", re.IGNORECASE)
 _ACTION = r"\b[a-z][a-z0-9-]{1,30}:[A-Z][A-Za-z]{2,60}\b"  # s3:PutObject, kms:GenerateDataKey
 _WORD_OR_NOT = re.compile(rf"({_ACTION})|[A-Za-z0-9+/=_%-]{{16,}}")  # no other word of a service is as long as a key or a token
 _LONGEST = 400
@@ -13,6 +17,13 @@ _LONGEST = 400
 def came_damaged(code: str) -> bool:
     """Whether the word for a refusal says that the request's body did not arrive as it was sent: another try may help."""
     return _DAMAGED.search(code) is not None
+
+
+def of_credentials(code: str) -> Meaning | None:
+    """What the word for a refusal means where it is about who asks, and not about what they may do; None for any other."""
+    if not _CREDENTIALS.search(code):
+        return None
+    return Meaning.EXPIRED if _EXPIRED.search(code) else Meaning.UNAUTHENTICATED
 
 
 def sentence(text: object) -> str:

@@ -7,6 +7,7 @@ other than AWS's own is asked to prove that it honours them before the first wri
 from __future__ import annotations
 
 import os
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timezone
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as sdk
+from botocore.credentials import RefreshableCredentials
 from botocore.parsers import ResponseParserError
 from botocore.retries.standard import RetryContext, ThrottledRetryableChecker, TransientRetryableChecker
 
@@ -32,7 +34,7 @@ from transcript_backends.drivers.driver import (
     empty_body,
     http_time,
 )
-from transcript_backends.drivers.refusals import came_damaged, sentence
+from transcript_backends.drivers.refusals import came_damaged, of_credentials, sentence
 from transcript_backends.drivers.s3_client import SERVER_ERROR, addressing_style, check_endpoint, is_aws, make_client
 from transcript_backends.drivers.s3_listing import LISTED
 from transcript_backends.errors import InvalidURLError
@@ -83,9 +85,6 @@ _MEANINGS = {
     "NoSuchBucket": Meaning.CONTAINER_NOT_FOUND,
     "NoSuchKey": Meaning.NOT_FOUND,
     "InvalidObjectState": Meaning.OTHER,
-    "ExpiredToken": Meaning.EXPIRED,
-    "ExpiredTokenException": Meaning.EXPIRED,
-    "TokenRefreshRequired": Meaning.EXPIRED,
     "RequestTimeTooSkewed": Meaning.CLOCK_SKEW,
     "ConditionalRequestConflict": Meaning.TRY_AGAIN,
     "OperationAborted": Meaning.TRY_AGAIN,
@@ -97,7 +96,7 @@ _MEANINGS = {
 _REFUSED = ("ConditionalRequestConflict", "OperationAborted")
 _RETRIED_BY_THE_SDK = (TransientRetryableChecker(), ThrottledRetryableChecker())
 _MEANINGS_BY_STATUS = {
-    401: Meaning.DENIED,
+    401: Meaning.UNAUTHENTICATED,
     403: Meaning.DENIED,
     404: Meaning.NOT_FOUND,
     408: Meaning.TRY_AGAIN,
@@ -109,10 +108,20 @@ _NO_CREDENTIALS = (
     sdk.NoCredentialsError,
     sdk.PartialCredentialsError,
     sdk.CredentialRetrievalError,
+    sdk.UnknownCredentialError,
+    sdk.RefreshWithMFAUnsupportedError,
+    sdk.MetadataRetrievalError,
     sdk.NoAuthTokenError,
+    sdk.TokenRetrievalError,
+    sdk.UnknownTokenProviderError,
     sdk.SSOError,
+    *filter(None, [getattr(sdk, "LoginError", None)]),  # of newer ones
     sdk.ProfileNotFound,
+    sdk.ConfigParseError,
+    sdk.ConfigNotFound,
+    sdk.InvalidConfigError,
 )
+_FETCHING = ("botocore.credentials", "botocore.tokens")
 _CONNECTION_LOST = (
     sdk.HTTPClientError,
     sdk.ConnectionError,
@@ -159,12 +168,19 @@ class S3ObjectStore:
         self._one_pass = True
         self.location = f"s3://{bucket}"
 
+    def _endpoint(self) -> tuple[str, str]:
+        """Address and region; empty where no client can be made: the next request says why."""
+        try:
+            meta = self._shared.get().meta
+        except Exception as error:
+            if self.classify(error) is None:
+                raise
+            return "", ""
+        return meta.endpoint_url, meta.region_name
+
     @property
     def capabilities(self) -> Capabilities:
-        try:
-            known = is_aws(self._shared.get().meta.endpoint_url)
-        except sdk.BotoCoreError:  # no client can be made; the next request says why
-            known = False
+        known = is_aws(self._endpoint()[0])
         plain = not _is_directory_bucket(self._bucket)  # those list in no order and refuse StartAfter
         # Elsewhere StartAfter is not trusted either: some servers skip keys that come after it (localstack#13745).
         return Capabilities(
@@ -176,20 +192,14 @@ class S3ObjectStore:
 
     @property
     def details(self) -> str:
-        try:
-            meta = self._shared.get().meta
-        except sdk.BotoCoreError:
-            return ""
-        return f"endpoint {meta.endpoint_url}, region {meta.region_name}"
+        endpoint, region = self._endpoint()
+        return f"endpoint {endpoint}, region {region}" if endpoint else ""
 
     @property
     def identity(self) -> str:
         """A bucket of AWS has its name for itself, whichever endpoint and region it was asked for in."""
-        try:
-            endpoint = self._shared.get().meta.endpoint_url
-        except sdk.BotoCoreError:  # no client can be made; the next request says why
-            return self.location
-        return self.location if is_aws(endpoint) else f"{self.location} endpoint {endpoint}"
+        endpoint, _ = self._endpoint()
+        return self.location if not endpoint or is_aws(endpoint) else f"{self.location} endpoint {endpoint}"
 
     def put(self, key: str, body: bytes, *, mode: PutMode, metadata: Mapping[str, str]) -> str:
         request = {**self._always, **self._with_puts}
@@ -310,14 +320,17 @@ class S3ObjectStore:
             return failure._replace(detail=f"{failure.detail}: {hint}") if hint else failure
         if isinstance(error, (_NotS3, ResponseParserError)):
             return Failure(Meaning.NO_ANSWER, str(error) if isinstance(error, _NotS3) else "the answer is not XML of S3")
-        if isinstance(error, _NO_CREDENTIALS):
-            return Failure(Meaning.DENIED, f"{type(error).__name__}: no usable AWS credentials found")
         if isinstance(error, sdk.SSLError):
             return Failure(
                 Meaning.OTHER, "SSLError: the TLS connection failed (certificate not trusted? see the setting verify)"
             )
         if isinstance(error, _CONNECTION_LOST):
             return Failure(Meaning.TRY_AGAIN, type(error).__name__)
+        if isinstance(error, _NO_CREDENTIALS) or _came_while_fetching(error):
+            told = sentence(error) if isinstance(error, sdk.BotoCoreError) else ""
+            return Failure(
+                Meaning.UNAUTHENTICATED, f"{type(error).__name__}: no usable AWS credentials found: {told}".rstrip(": ")
+            )
         if isinstance(error, (sdk.BotoCoreError, OSError)):
             return Failure(Meaning.OTHER, f"{type(error).__name__}: {error}")
         return None
@@ -331,7 +344,7 @@ class S3ObjectStore:
             return "it is in an archive; restore it"
         told = sentence(error.response["Error"].get("Message"))
         if code not in ("AccessDenied", "403"):
-            return told if _meaning(error) is Meaning.OTHER else ""
+            return told if _meaning(error) in (Meaning.OTHER, Meaning.UNAUTHENTICATED) else ""
         if operation == "AssumeRole":
             return "these credentials may not assume the role"
         if self._purge_versions and operation == "ListObjectVersions":
@@ -348,6 +361,14 @@ class S3ObjectStore:
         if self._with_puts.get("ServerSideEncryption", "").startswith("aws:kms"):
             causes.append("the key's policy does not allow kms:GenerateDataKey and kms:Decrypt")
         return ", or ".join(causes)
+
+    @property
+    def credentials(self) -> object:
+        client: Any = self._shared.get()
+        found = client._request_signer._credentials
+        if found is None:
+            return ()
+        return None if isinstance(found, RefreshableCredentials) else tuple(found.get_frozen_credentials())
 
     def renew(self) -> bool:
         return self._shared.renew()
@@ -371,14 +392,26 @@ def _meaning(error: sdk.ClientError) -> Meaning:
     code, status = _code(error), _status(error)
     if code == "400" and error.operation_name == "HeadObject":
         code = "ExpiredToken"  # a head's answer has no body to name it; a malformed request is no other possibility here
-    if status == 404 and code not in _MEANINGS and error.operation_name not in ("GetObject", "HeadObject", "DeleteObject"):
-        return Meaning.NO_ANSWER  # no object was asked for, and S3 would have named the bucket
     if found := _MEANINGS.get(code):
         return found
     context = RetryContext(1, parsed_response={"Error": {"Code": code}})
     if came_damaged(code) or any(each.is_retryable(context) for each in _RETRIED_BY_THE_SDK):
         return Meaning.TRY_AGAIN
+    if found := of_credentials(code):
+        return found
+    if code == "403" and error.operation_name == "HeadObject":
+        return Meaning.UNAUTHENTICATED  # or else it is about what they may do, which a head's answer does not tell
+    if status < 500 and _came_while_fetching(error):
+        return Meaning.UNAUTHENTICATED
+    if status == 404 and error.operation_name not in ("GetObject", "HeadObject", "DeleteObject"):
+        return Meaning.NO_ANSWER  # no object was asked for, and S3 would have named the bucket
     return _MEANINGS_BY_STATUS.get(status) or (Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER)
+
+
+def _came_while_fetching(error: Exception) -> bool:
+    """Whether an exception came up while the SDK was fetching credentials, whatever its kind: a file, a program, a service."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") in _FETCHING for frame, _ in frames)
 
 
 def _is_directory_bucket(bucket: str) -> bool:

@@ -52,6 +52,10 @@ class WrapperObjectStore:
         return getattr(self.inner, "identity", None)
 
     @property
+    def credentials(self) -> object:
+        return getattr(self.inner, "credentials", None)
+
+    @property
     def remarks(self) -> list[str]:
         return getattr(self.inner, "remarks", [])
 
