@@ -282,7 +282,7 @@ def _convert(setting: Setting, value: Any, source: str) -> Any:
         if setting.kind == "seconds" and _is_number(value, (int, float)) and 0 < float(value) < 1e9:
             return float(value)
         if setting.kind in ("text", "url") and isinstance(value, str) and (not setting.choices or value in setting.choices):
-            return _check_endpoint(setting.name, value) if setting.kind == "url" else value
+            return check_endpoint(setting.name, value) if setting.kind == "url" else value
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidURLError):
             raise
@@ -299,14 +299,25 @@ def _is_number(value: object, kinds: type | tuple[type, ...]) -> bool:
     return bool(_DIGITS.fullmatch(value)) if isinstance(value, str) else isinstance(value, kinds) and value is not True
 
 
-def refuse_plain_http(settings: Mapping[str, Any]) -> None:
-    """Refuse an ``endpoint_url`` that is http beyond this machine, unless ``allow_http`` accepts the risk."""
-    parts = urlsplit(settings.get("endpoint_url") or "")
+def refuse_plain_http(endpoint: str, settings: Mapping[str, Any], name: str = "endpoint_url") -> None:
+    """Refuse an address that is http beyond this machine, unless ``allow_http`` accepts the risk.
+
+    Args:
+        endpoint: what requests are really sent to, whoever has said so.
+        settings: of the store.
+        name: of what has said so, for the message.
+    """
+    parts = urlsplit(endpoint)
     if parts.scheme == "http" and not settings.get("allow_http") and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        raise InvalidURLError("endpoint_url is http beyond this machine: use https, or allow_http=true to accept the risk")
+        raise InvalidURLError(f"{name} is http beyond this machine: use https, or allow_http=true to accept the risk")
 
 
-def _check_endpoint(name: str, value: str) -> str:
+def check_endpoint(name: str, value: str) -> str:
+    """An address without the slash at its end.
+
+    Raises:
+        InvalidURLError: it is none, or holds user information or parameters, which are not repeated.
+    """
     try:
         parts = urlsplit(value)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -392,6 +392,20 @@ def test_the_bundle_of_the_environment_is_trusted_and_the_setting_wins_over_it(
     do_everything(open_s3(endpoint_url=https, ca_bundle=str(authority)))
 
 
+@pytest.mark.parametrize("place", ["profile", "REQUESTS_CA_BUNDLE"])
+def test_the_bundle_of_the_sdk_s_other_places_is_trusted_too(
+    open_s3: OpenS3, https: str, authority: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    if place == "profile":
+        (tmp_path / "config").write_text(f"[default]\nca_bundle = {authority}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    else:
+        monkeypatch.setenv(place, str(authority))
+    store = open_s3(endpoint_url=https)
+    store.append_segment(REF, 0, 0, "w", LINE)
+    assert store.list_segments(REF)
+
+
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 def test_trust_can_be_given_up(open_s3: OpenS3, https: str) -> None:
     do_everything(open_s3(endpoint_url=https, verify="false"))

@@ -17,6 +17,7 @@ from transcript_backends.urls import parse, settings
 PUBLIC = "https://acct.blob.core.windows.net"
 EMULATOR = "http://127.0.0.1:10000/devstoreaccount1"
 NAME, KEY, SAS = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"
+SERVICE, MODE = "AZURE_STORAGE_SERVICE_ENDPOINT", "AZURE_STORAGE_AUTH_MODE"
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 
 
@@ -84,6 +85,11 @@ def test_a_connection_string_tells_account_and_credentials(text, found):
         ({NAME: "acct", SAS: "?sv=1&sig=s"}, (PUBLIC, "acct", "SAS sv=1&sig=s")),
         ({NAME: "acct"}, (PUBLIC, "acct", None)),
         ({CONNECTION: string_of(key="c"), NAME: "other", KEY: "k"}, (PUBLIC, "acct", "c")),
+        ({SERVICE: f"{EMULATOR}/", KEY: "k"}, (EMULATOR, "devstoreaccount1", "k")),
+        ({SERVICE: "https://blobs.example", NAME: "acct", SAS: "sig=s"}, ("https://blobs.example", "acct", "SAS sig=s")),
+        ({NAME: "acct", KEY: "k", SAS: "sig=s", MODE: "login"}, (PUBLIC, "acct", None)),
+        ({NAME: "acct", KEY: "k", MODE: "key"}, (PUBLIC, "acct", "k")),
+        ({CONNECTION: string_of(key="c"), MODE: "Login"}, (PUBLIC, "acct", None)),
     ],
 )
 def test_the_environment_tells_what_is_not_given(environment, found):

@@ -10,7 +10,7 @@ from azure.core.credentials import AzureSasCredential
 
 from transcript_backends.drivers.azure_answers import NoCredentials
 from transcript_backends.errors import InvalidURLError, MissingExtraError
-from transcript_backends.urls import StoreURL, refuse_plain_http
+from transcript_backends.urls import StoreURL, check_endpoint, refuse_plain_http
 
 ANONYMOUS = False
 
@@ -53,7 +53,7 @@ def find_account(url: StoreURL, settings: Mapping[str, Any], environment: Mappin
             f"{str(url)!r} names no account; write az://container@account/prefix or ?account_name=, or set "
             "AZURE_STORAGE_ACCOUNT_NAME or AZURE_STORAGE_CONNECTION_STRING"
         )
-    refuse_plain_http({**settings, "endpoint_url": endpoint})
+    refuse_plain_http(check_endpoint("the endpoint of the account", endpoint), settings)
     if endpoint.startswith("http:") and (credential is None or hasattr(credential, "get_token")):
         raise InvalidURLError(
             "tokens of Azure are sent over https only: use https, or give account_key, sas_token or anon for this endpoint"
@@ -90,12 +90,16 @@ def _given(url: StoreURL, settings: Mapping[str, Any]) -> Account:
 
 def _in_environment(environment: Mapping[str, str]) -> Account:
     """What the variables of Azure's own tools say."""
+    is_login = environment.get("AZURE_STORAGE_AUTH_MODE", "").lower() == "login"  # whatever keys there are
     if connection := environment.get("AZURE_STORAGE_CONNECTION_STRING"):
-        return of_connection_string(connection)
+        found = of_connection_string(connection)
+        return found._replace(credential=None) if is_login else found
     name = environment.get("AZURE_STORAGE_ACCOUNT_NAME") or environment.get("AZURE_STORAGE_ACCOUNT") or ""
     key = environment.get("AZURE_STORAGE_ACCOUNT_KEY") or environment.get("AZURE_STORAGE_KEY")
     sas = environment.get("AZURE_STORAGE_SAS_TOKEN")
-    return Account(_endpoint(name) if name else "", name, key or (AzureSasCredential(sas.lstrip("?")) if sas else None))
+    credential = None if is_login else key or (AzureSasCredential(sas.lstrip("?")) if sas else None)
+    endpoint = environment.get("AZURE_STORAGE_SERVICE_ENDPOINT", "").rstrip("/")
+    return Account(endpoint or (_endpoint(name) if name else ""), name or account_of(endpoint), credential)
 
 
 def of_connection_string(text: str) -> Account:

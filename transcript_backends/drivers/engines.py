@@ -49,9 +49,12 @@ S3 = Cloud(
 GCS = Cloud(
     "gcs",
     ("verify", "user_project", "kms_key_name"),
-    ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY", "SERVICE_ACCOUNT"),
+    (
+        "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY", "SERVICE_ACCOUNT",
+        "GOOGLE_CLOUD_QUOTA_PROJECT",
+    ),
     "obstore speaks the XML API of GCS, which no server knows that this package is tested on",
-)
+)  # fmt: skip
 AZURE = Cloud("azure", ("verify", "customer_key", "encryption_scope", "api_version"), ("AZURE_ENCRYPTION_KEY",))
 
 

@@ -50,7 +50,7 @@ from transcript_backends.drivers.driver import (
 from transcript_backends.drivers.refusals import of_credentials
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.hashing import md5
-from transcript_backends.urls import Setting, StoreURL, refuse_plain_http
+from transcript_backends.urls import Setting, StoreURL, check_endpoint, refuse_plain_http
 
 SETTINGS = (
     Setting("endpoint_url", "url", ("endpoint", "endpoint_override")),
@@ -68,7 +68,6 @@ SETTINGS = (
     Setting("max_pool_connections", "int"),
 )
 
-_GOOGLE = "https://storage.googleapis.com"
 _BATCH = "/batch/storage/v1"
 
 _MEANINGS = {
@@ -433,7 +432,7 @@ def _parts(answer: Response) -> dict[str, tuple[int, str]]:
 
 def open_url(url: StoreURL, settings: Mapping[str, Any]) -> GCSObjectStore:
     """A driver for ``gs://bucket``; the client is made when first used, and anew in a forked child."""
-    refuse_plain_http(settings)
+    endpoint = _address(settings)
     chosen = [name for name in ("anon", "service_account_file", "credentials") if settings.get(name)]
     if len(chosen) > 1:
         raise InvalidURLError(f"{' and '.join(chosen)} exclude one another: give one of them")
@@ -441,7 +440,7 @@ def open_url(url: StoreURL, settings: Mapping[str, Any]) -> GCSObjectStore:
     return GCSObjectStore(
         SharedClient(lambda: _make_client(settings)),
         url.container,
-        endpoint=settings.get("endpoint_url") or _emulator() or _GOOGLE,
+        endpoint=endpoint,
         user_project=settings.get("user_project"),
         storage_class=settings.get("storage_class"),
         kms_key_name=settings.get("kms_key_name"),
@@ -450,10 +449,31 @@ def open_url(url: StoreURL, settings: Mapping[str, Any]) -> GCSObjectStore:
     )
 
 
+def _address(settings: Mapping[str, Any]) -> str:
+    """Where the client will send requests, by the URL, else by what the environment tells all Google clients.
+
+    Raises:
+        InvalidURLError: that is not to be trusted.
+    """
+    client = _client(settings, project="-", credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+    try:
+        found = str(client._connection.get_api_base_url_for_mtls())
+    finally:
+        client.close()
+    name = "endpoint_url" if settings.get("endpoint_url") else "the endpoint in the environment (STORAGE_EMULATOR_HOST?)"
+    refuse_plain_http(check_endpoint(name, found), settings, name)
+    return found
+
+
 def _emulator() -> str | None:
     """The emulator that the environment names, with or without a scheme."""
     host = os.environ.get("STORAGE_EMULATOR_HOST")
     return f"http://{host}" if host and "://" not in host else host
+
+
+def _client(settings: Mapping[str, Any], **options: Any) -> storage.Client:
+    endpoint = settings.get("endpoint_url") or _emulator()
+    return storage.Client(**options, client_options={"api_endpoint": endpoint} if endpoint else None)
 
 
 def _make_client(settings: Mapping[str, Any]) -> storage.Client:
@@ -466,8 +486,7 @@ def _make_client(settings: Mapping[str, Any]) -> storage.Client:
         credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
     elif not credentials:
         credentials, _ = google.auth.default()
-    options = {"api_endpoint": endpoint or _emulator()} if endpoint or _emulator() else None
-    client = storage.Client(project=settings.get("project"), credentials=credentials, client_options=options)
+    client = _client(settings, project=settings.get("project"), credentials=credentials)
     session = client._http
     adapter = HTTPAdapter(pool_maxsize=settings.get("max_pool_connections", 64))
     session.mount("http://", adapter)

@@ -93,7 +93,7 @@ def s3(driver: S3ObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> Ser
     import botocore.exceptions as sdk
     from botocore.httpsession import where
 
-    from transcript_backends.drivers.s3_client import is_aws
+    from transcript_backends.drivers.s3_client import open_session
 
     bucket = url.container
 
@@ -115,6 +115,7 @@ def s3(driver: S3ObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> Ser
     def make() -> S3Store:
         client: Any = driver._shared.get()
         place = _bucket_url(client, bucket)
+        trusted = open_session(settings).get_config_variable("ca_bundle")
         virtual = (urlsplit(place).hostname or "").startswith(f"{bucket}.")
         config: Any = {
             "aws_endpoint_url_s3": place if virtual else place.removesuffix(f"/{bucket}"),
@@ -126,8 +127,8 @@ def s3(driver: S3ObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> Ser
             "s3_express": False,
             "conditional_put": "etag",
         }
-        if is_aws(place):
-            config["checksum_algorithm"] = "SHA256"  # which a bucket with object lock insists on
+        if client.meta.config.request_checksum_calculation == "when_supported":
+            config["checksum_algorithm"] = "SHA256"  # a bucket with object lock insists on one
         for name, theirs in _S3_ENCRYPTION.items():
             if name in settings:
                 config[theirs] = settings[name]
@@ -135,7 +136,7 @@ def s3(driver: S3ObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> Ser
             bucket,
             config=config,
             credential_provider=credentials,
-            **_options(settings, place, [os.environ.get("AWS_CA_BUNDLE"), where()]),
+            **_options(settings, place, [trusted, os.environ.get("REQUESTS_CA_BUNDLE"), where()]),
         )
 
     def refused(operation: str, refusal: Refusal) -> Exception:

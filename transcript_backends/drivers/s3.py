@@ -35,7 +35,7 @@ from transcript_backends.drivers.driver import (
     http_time,
 )
 from transcript_backends.drivers.refusals import came_damaged, of_credentials, sentence
-from transcript_backends.drivers.s3_client import SERVER_ERROR, addressing_style, check_endpoint, is_aws, make_client
+from transcript_backends.drivers.s3_client import SERVER_ERROR, addressing_style, is_aws, make_client, see_endpoint
 from transcript_backends.drivers.s3_listing import LISTED
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.urls import Setting, StoreURL
@@ -119,7 +119,6 @@ _NO_CREDENTIALS = (
     sdk.ProfileNotFound,
     sdk.ConfigParseError,
     sdk.ConfigNotFound,
-    sdk.InvalidConfigError,
 )
 _FETCHING = ("botocore.credentials", "botocore.tokens")
 _CONNECTION_LOST = (
@@ -455,7 +454,7 @@ def _info(key: str, size: int, answer: Mapping[str, Any]) -> ObjectInfo:
 
 def open_url(url: StoreURL, settings: Mapping[str, Any]) -> S3ObjectStore:
     """A driver for ``s3://bucket``; the client is made when first used, and anew in a forked child."""
-    check_endpoint(url.container, settings)
+    see_endpoint(url.container, settings)
     addressing_style(settings)
     for name, needed in _NEEDS.items():
         if name in settings and needed not in settings:
