@@ -14,22 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import transcript_backends as blocking
-from transcript_backends.errors import MissingExtraError, StoreClosedError, StoreUnavailableError
+from transcript_backends.errors import StoreClosedError, StoreUnavailableError
+from transcript_backends.extras import needed_by
 from transcript_backends.records import Record
 from transcript_backends.writing import TranscriptWriter, WriterState
 
-try:
+with needed_by("transcript_backends.aio", "aio", "anyio"):
     from anyio import CancelScope, Event, get_cancelled_exc_class, move_on_after
     from anyio.lowlevel import checkpoint
 
     from transcript_backends.hopping import THREADS, AsyncIteration, Opening, Threads, in_background
     from transcript_backends.state.aio import AsyncStateStore, StateStore
-except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("anyio"):
-        raise
-    raise MissingExtraError(
-        "transcript_backends.aio needs anyio, which is not installed: pip install 'transcript-backends[aio]'", name="anyio"
-    ) from error
 
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor, CompactionTotals

@@ -17,11 +17,13 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from anyio import CapacityLimiter, get_cancelled_exc_class, sleep, to_thread
-from anyio.lowlevel import RunVar
-
 from transcript_backends.errors import StoreClosedError
+from transcript_backends.extras import needed_by
 from transcript_backends.records import Record
+
+with needed_by("transcript_backends.aio", "aio", "anyio"):
+    from anyio import CapacityLimiter, get_cancelled_exc_class, sleep, to_thread
+    from anyio.lowlevel import RunVar
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -13,6 +13,7 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers import engines
 from transcript_backends.drivers.driver import ObjectStore
 from transcript_backends.errors import AccessDeniedError, InvalidURLError, MissingExtraError, TranscriptStoreError
+from transcript_backends.extras import is_ours, needed_by
 from transcript_backends.object_store import ObjectTranscriptStore
 from transcript_backends.urls import Setting, StoreURL
 
@@ -84,12 +85,12 @@ def _fsspec(scheme: str) -> Backend:
     return Backend(driver.open_url, driver.SETTINGS, shared=driver.is_shared(scheme))
 
 
-def _fsspec_schemes() -> list[str]:
-    """Nothing where it is not installed."""
+def _fsspec_schemes() -> tuple[list[str], str]:
+    """Its schemes; none, and how to install it, where it is not there."""
     try:
-        return list(_fsspec_driver().protocols())
-    except MissingExtraError:
-        return []
+        return list(_fsspec_driver().protocols()), ""
+    except MissingExtraError as error:
+        return [], f"; fsspec may serve it, and is not installed: {str(error).rpartition(': ')[2]}"
 
 
 def _fsspec_driver() -> Any:
@@ -113,14 +114,8 @@ _BUILT_IN: dict[str, Callable[[], Backend]] = {
 
 
 def _import_extra(module: str, *, extra: str, package: str) -> Any:
-    try:
+    with needed_by("this store", extra, package):
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith(("boto", "google", "azure", "fsspec")):
-            raise
-        raise MissingExtraError(
-            f"this store needs {package}, which is not installed: pip install 'transcript-backends[{extra}]'", name=package
-        ) from error
 
 
 def find_backend(scheme: str) -> Backend:
@@ -138,23 +133,24 @@ def find_backend(scheme: str) -> Backend:
 
     found = {each.name: each for each in entry_points(group=ENTRY_POINT_GROUP)}
     if scheme not in found:
-        fsspecs = _fsspec_schemes()
+        fsspecs, remark = _fsspec_schemes()
         if scheme in fsspecs:
             return _fsspec(scheme)
         known = sorted(_BUILT_IN.keys() | found.keys())
         near = difflib.get_close_matches(scheme, sorted({*known, *fsspecs})) or known
         raise InvalidURLError(
             f"no backend serves {scheme}://; did you mean {', '.join(f'{each}://' for each in near)}? Packages add schemes "
-            f"through the entry-point group {ENTRY_POINT_GROUP}"
+            f"through the entry-point group {ENTRY_POINT_GROUP}{remark}"
         )
     try:
         backend = found[scheme].load()
     except Exception as error:
         if isinstance(error, TranscriptStoreError):
             raise
-        raise TranscriptStoreError(
+        kind = MissingExtraError if isinstance(error, ImportError) else TranscriptStoreError
+        raise kind(
             f"the entry point {found[scheme].value!r} for {scheme}:// can't be loaded: {type(error).__name__}: {error}; "
-            "reinstall that package, or tell its authors"
+            "reinstall that package with all that it needs, or tell its authors"
         ) from error
     if not isinstance(backend, Backend):
         raise TranscriptStoreError(
@@ -182,6 +178,12 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
     parsed, backend, settings = _understood(url, options)
     try:
         driver = backend.open(parsed, settings)
+    except ImportError as error:
+        if isinstance(error, TranscriptStoreError) or is_ours(error):
+            raise
+        raise MissingExtraError(
+            f"{parsed} can't be opened: {error}; install what the backend of {parsed.scheme}:// needs", name=error.name
+        ) from error
     except OSError as error:
         if isinstance(error, TranscriptStoreError):
             raise

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from transcript_backends import urls
 from transcript_backends.container import Container
+from transcript_backends.extras import needed_by
 from transcript_backends.object_store import ObjectTranscriptStore
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class S3TranscriptStore(ObjectTranscriptStore):
     """
 
     def __init__(self, client: S3Client, bucket: str, prefix: str = "") -> None:
-        from transcript_backends.drivers.s3 import S3ObjectStore
+        with needed_by("S3TranscriptStore", "s3", "boto3"):
+            from transcript_backends.drivers.s3 import S3ObjectStore
 
         super().__init__(Container(S3ObjectStore(client, bucket)), urls.as_root(prefix))
 
@@ -41,7 +43,8 @@ class GCSTranscriptStore(ObjectTranscriptStore):
     """
 
     def __init__(self, client: storage.Client, bucket: str, prefix: str = "", *, user_project: str | None = None) -> None:
-        from transcript_backends.drivers.gcs import GCSObjectStore
+        with needed_by("GCSTranscriptStore", "gcs", "google-cloud-storage"):
+            from transcript_backends.drivers.gcs import GCSObjectStore
 
         super().__init__(Container(GCSObjectStore(client, bucket, user_project=user_project)), urls.as_root(prefix))
 
@@ -57,7 +60,8 @@ class AzureTranscriptStore(ObjectTranscriptStore):
     """
 
     def __init__(self, client: BlobServiceClient, container: str, prefix: str = "") -> None:
-        from transcript_backends.drivers.azure import AzureObjectStore
+        with needed_by("AzureTranscriptStore", "azure", "azure-storage-blob"):
+            from transcript_backends.drivers.azure import AzureObjectStore
 
         endpoint = f"{client.scheme}://{client.primary_hostname}"  # the url would tell a SAS
         driver = AzureObjectStore(client.get_container_client(container), endpoint, container)
@@ -74,6 +78,7 @@ class FsspecTranscriptStore(ObjectTranscriptStore):
     """
 
     def __init__(self, filesystem: AbstractFileSystem, path: str, prefix: str = "") -> None:
-        from transcript_backends.drivers.fsspec import as_set_up
+        with needed_by("FsspecTranscriptStore", "fsspec", "fsspec"):
+            from transcript_backends.drivers.fsspec import as_set_up
 
         super().__init__(Container(as_set_up(filesystem, path)), urls.as_root(prefix))

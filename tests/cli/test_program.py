@@ -55,6 +55,17 @@ def test_an_error_is_one_message_on_stderr_and_its_exit_code(invoke, monkeypatch
     assert error["error"] == (kind.__name__ if kind is not KeyboardInterrupt else "Interrupted")
 
 
+def test_a_module_that_is_missing_is_no_bug_and_what_installs_it_is_said(invoke, monkeypatch):
+    def fail(*_):
+        raise ModuleNotFoundError("No module named 'their_sdk'", name="their_sdk")
+
+    monkeypatch.setattr(tb.ObjectTranscriptStore, "list_segments", fail)
+    shown = invoke("ls", "demo/s", code=1).stderr
+    assert "No module named 'their_sdk'" in shown
+    assert "pip install -U 'transcript-backends[all]'" in shown
+    assert "bug" not in shown
+
+
 def test_an_error_of_no_special_kind_shows_its_cause(invoke, monkeypatch):
     def fail(*_):
         raise tb.TranscriptStoreError("could not do it; see the cause below") from OSError("the cause")

@@ -2,6 +2,8 @@
 
 import sys
 
+from transcript_backends.extras import is_ours
+
 
 def main() -> None:
     """Run the command; says what to install where click or rich is missing."""
@@ -9,9 +11,12 @@ def main() -> None:
         try:
             import click  # noqa: F401
             import rich  # noqa: F401
-        except ImportError:
+
+            from transcript_backends.cli.app import program
+        except ImportError as error:
+            if is_ours(error):
+                raise
             sys.exit("the command line needs click and rich: pip install 'transcript-backends[cli]'")
-        from transcript_backends.cli.app import program
 
         program()
     except KeyboardInterrupt:  # while modules were being loaded

@@ -11,6 +11,7 @@ import click
 
 import transcript_backends as tb
 from transcript_backends.cli.session import Session, visible
+from transcript_backends.extras import is_ours
 
 _INTERRUPTED = 130
 _EXIT_CODES: tuple[tuple[int, tuple[type[tb.TranscriptStoreError], ...]], ...] = (
@@ -50,6 +51,8 @@ def _explain(error: BaseException) -> tuple[str, str, int]:
         return name, f"{error.format_message()} (see '{error.ctx.command_path} --help')", error.exit_code
     if isinstance(error, click.ClickException):
         return name, error.format_message(), error.exit_code
+    if isinstance(error, ImportError) and not is_ours(error):
+        return name, f"{error}: a package is missing or too old (pip install -U 'transcript-backends[all]')", 1
     if isinstance(error, OSError):
         place = click.format_filename(error.filename) if error.filename else "input or output failed"
         return name, f"{place}: {error.strerror or error}", 1

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from azure.core.credentials import AzureSasCredential
 
 from transcript_backends.drivers.azure_answers import NoCredentials
-from transcript_backends.errors import InvalidURLError, MissingExtraError
+from transcript_backends.errors import InvalidURLError
+from transcript_backends.extras import needed_by
 from transcript_backends.urls import StoreURL, check_endpoint, refuse_plain_http
 
 ANONYMOUS = False
@@ -135,14 +136,12 @@ def _endpoint(account: str, suffix: str = "") -> str:
 
 def default_credential() -> Any:
     """Azure's own chain: environment, workload identity, managed identity, the log-in of its command line."""
-    try:
+    with needed_by("a store without account_key, sas_token and anon", "azure", "azure-identity"):
         from azure.identity import DefaultAzureCredential
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "credentials without a key need azure-identity, which is not installed: pip install 'transcript-backends[azure]'",
-            name="azure-identity",
-        ) from error
-    try:
-        return DefaultAzureCredential()
-    except Exception as error:  # what the environment names can't be read, or is none
-        raise NoCredentials(type(error).__name__) from error
+
+        try:
+            return DefaultAzureCredential()
+        except ImportError:
+            raise
+        except Exception as error:  # what the environment names can't be read, or is none
+            raise NoCredentials(type(error).__name__) from error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from transcript_backends.drivers.driver import ObjectStore
 from transcript_backends.errors import InvalidURLError, MissingExtraError
+from transcript_backends.extras import needed_by
 from transcript_backends.urls import Setting, StoreURL
 
 ENGINE = Setting("engine", choices=("auto", "sdk", "obstore"))
@@ -102,7 +102,11 @@ def _missing(cloud: Cloud) -> str:
 
 
 def _is_installed() -> bool:
-    return importlib.util.find_spec("obstore") is not None
+    try:
+        import obstore.store  # noqa: F401
+    except ImportError:  # or it is damaged
+        return False
+    return True
 
 
 def opener(
@@ -114,9 +118,10 @@ def opener(
         driver = open_sdk(url, settings)
         if choose(cloud, url, settings, environment).engine == "sdk":
             return driver
-        from transcript_backends.drivers import obstore_services
-        from transcript_backends.drivers.obstore import ObstoreObjectStore
+        with needed_by("engine=obstore", f"{cloud.name},fast", "obstore"):
+            from transcript_backends.drivers import obstore_services
+            from transcript_backends.drivers.obstore import ObstoreObjectStore
 
-        return ObstoreObjectStore(driver, getattr(obstore_services, cloud.name)(driver, url, settings))
+            return ObstoreObjectStore(driver, getattr(obstore_services, cloud.name)(driver, url, settings))
 
     return open_url

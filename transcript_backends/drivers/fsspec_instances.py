@@ -10,7 +10,8 @@ from typing import Any
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from transcript_backends.drivers.clients import SharedClient
-from transcript_backends.errors import InvalidURLError
+from transcript_backends.errors import InvalidURLError, MissingExtraError
+from transcript_backends.extras import is_ours
 from transcript_backends.forks import tell_after_fork
 
 _OF_AN_EVENT_LOOP = ("asynchronous", "loop")  # from inside which no instance of ours is used
@@ -60,7 +61,23 @@ class Instances:
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[Any]:
-        """An instance for one piece of work."""
+        """An instance for one piece of work.
+
+        Raises:
+            MissingExtraError: the filesystem needs a package that is not installed, which may show only when it is used.
+        """
+        try:
+            with self._lend() as lent:
+                yield lent
+        except ImportError as error:
+            if isinstance(error, MissingExtraError) or is_ours(error):
+                raise
+            raise MissingExtraError(
+                f"{self._filesystem.__name__} needs a package that is not installed: {error}", name=error.name
+            ) from error
+
+    @contextlib.contextmanager
+    def _lend(self) -> Iterator[Any]:
         if self._shared is not None:
             yield self._shared.get()
             return
