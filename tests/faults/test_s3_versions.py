@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from faults.s3_server import S3Server, reply
-from faults.scripted_server import BROKEN_HTML, XHTML, Reply, Request, Serve, html
+from faults.scripted_server import BROKEN_HTML, XHTML, Fault, Reply, Request, Serve, html
 from faults.setups import REF, OpenS3
 from localstack_servers import Server
 
@@ -261,6 +261,45 @@ def test_a_version_that_somebody_else_has_deleted_is_gone(scripted: ObjectTransc
     keys = sorted(server.objects)
     server.next("DELETE_MANY", server.dialect.refuse(keys[0], "NoSuchVersion"))
     assert scripted._container.driver.delete_many(keys) == {}
+
+
+def version_of(key: str) -> str:
+    return f"<Version><Key>{key}</Key><VersionId>null</VersionId><IsLatest>true</IsLatest></Version>"
+
+
+def page_of_versions(key: str, *, is_truncated: bool, following: str) -> Fault:
+    more = f"<NextKeyMarker>{following}</NextKeyMarker><NextVersionIdMarker>null</NextVersionIdMarker>" if following else ""
+    body = (
+        "<ListVersionsResult><Name>bucket</Name><EncodingType>url</EncodingType>"
+        f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated>{more}{version_of(key)}</ListVersionsResult>"
+    )
+    return lambda request, serve: Reply(200, body.encode(), {"Content-Type": "application/xml"})
+
+
+@pytest.mark.parametrize("is_truncated", [True, False])
+def test_a_page_of_versions_that_names_a_next_one_is_not_the_last(
+    scripted: ObjectTranscriptStore, server: S3Server, is_truncated: bool
+) -> None:
+    keys = sorted(server.objects)
+    pages = [page_of_versions(key, is_truncated=is_truncated, following=key) for key in keys[:2]]
+    server.next("VERSIONS", *pages, page_of_versions(keys[2], is_truncated=False, following=""))
+    assert scripted._container.driver.delete_many(keys) == {}
+    assert server.objects == {}
+    asked = [(each.query.get("key-marker"), each.query.get("version-id-marker")) for each in server.requests("VERSIONS")]
+    assert asked == [(None, None), (keys[0], "null"), (keys[1], "null")]
+
+
+def test_a_last_page_of_versions_that_names_itself_is_the_last_and_one_that_says_more_is_no_answer(
+    scripted: ObjectTranscriptStore, server: S3Server
+) -> None:
+    keys = sorted(server.objects)
+    server.always("VERSIONS", page_of_versions(keys[0], is_truncated=True, following=keys[0]))
+    with pytest.raises(UnexpectedResponseError, match="the same page of versions again and again"):
+        scripted._container.delete(keys)
+    assert len(server.objects) == 3
+    server.always("VERSIONS", page_of_versions(keys[0], is_truncated=False, following=keys[0]))
+    assert scripted._container.delete(keys[:1]) == {}
+    assert len(server.objects) == 2
 
 
 @pytest.mark.parametrize("body", [XHTML, BROKEN_HTML, b""], ids=["xhtml", "broken", "nothing"])

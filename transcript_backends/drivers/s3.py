@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -262,11 +262,7 @@ class S3ObjectStore:
         wanted = frozenset(keys)
         older: list[dict[str, Any]] = []
         latest: list[dict[str, Any]] = []
-        listing = self._shared.get().get_paginator("list_object_versions")
-        prefix = os.path.commonprefix(list(keys))  # noqa: RUF071 - of characters is what is meant
-        for page in listing.paginate(Prefix=prefix, **self._always):
-            _member(page, "IsTruncated")
-            _member(page, "Name")
+        for page in self._pages_of_versions(os.path.commonprefix(list(keys))):  # noqa: RUF071 - of characters is what is meant
             for each in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
                 if each["Key"] in wanted:
                     rank = latest if _member(each, "IsLatest") else older
@@ -277,6 +273,23 @@ class S3ObjectStore:
             for start in range(0, len(doomed), _BATCH):
                 failed.update(self._delete(doomed[start : start + _BATCH]))
         return failed
+
+    def _pages_of_versions(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+        start: dict[str, Any] = {}
+        while True:
+            page = self._shared.get().list_object_versions(Prefix=prefix, **start, **self._always)
+            is_truncated, before = _member(page, "IsTruncated"), start
+            _member(page, "Name")
+            yield page
+            # As in `list_page`: a page that names a next one is not the last.
+            if not (_member(page, "NextKeyMarker") if is_truncated else page.get("NextKeyMarker")):
+                return
+            version = page.get("NextVersionIdMarker")
+            start = {"KeyMarker": page["NextKeyMarker"], **({"VersionIdMarker": version} if version else {})}
+            if start == before:
+                if is_truncated:
+                    raise _NotS3("the same page of versions again and again")
+                return
 
     def _delete(self, doomed: Sequence[Any]) -> Mapping[str, Exception]:
         """Delete keys, or versions of them, in one request or each in its own; gives the failures by key."""
