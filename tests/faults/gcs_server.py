@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from email.utils import format_datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote
+from xml.sax.saxutils import escape
 
 import pytest
 from faults.engines import check_engine
@@ -253,8 +254,9 @@ def _is_xml(request: Request) -> bool:
     return not request.path.startswith(("/storage/", "/upload/", "/batch/", "/token"))
 
 
-def xml_error(status: int, code: str) -> Reply:
-    body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>scripted</Message></Error>"
+def xml_error(status: int, code: str, message: str = "scripted") -> Reply:
+    told = f"<Code>{code}</Code><Message>scripted</Message><Details>{escape(message)}</Details>"
+    body = f"<?xml version='1.0' encoding='UTF-8'?><Error>{told}</Error>"
     return Reply(status, body.encode(), {"Content-Type": "application/xml; charset=UTF-8"})
 
 
@@ -277,7 +279,7 @@ def reply(status: int, reason: str = "", message: str = "scripted") -> Fault:
 
     def fault(request: Request, serve: Serve) -> Reply:
         if _is_xml(request) and reason:
-            return xml_error(status, reason[0].upper() + reason[1:])
+            return xml_error(status, reason[0].upper() + reason[1:], message)
         if not reason:
             return Reply(status, message.encode(), {"Content-Type": "text/plain"})
         return GCSDialect.error(status, reason, message)

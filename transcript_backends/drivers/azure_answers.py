@@ -26,7 +26,7 @@ from azure.core.exceptions import (
 from urllib3.exceptions import HTTPError
 
 from transcript_backends.drivers.driver import Failure, Meaning, ObjectInfo, Page, http_time
-from transcript_backends.drivers.refusals import of_credentials
+from transcript_backends.drivers.refusals import came_damaged, in_its_words, of_credentials
 
 _MEANINGS = {
     "BlobAlreadyExists": Meaning.PRECONDITION,
@@ -55,6 +55,7 @@ _MEANINGS_BY_STATUS = {
     505: Meaning.UNSUPPORTED,
 }
 _REMEDIES = {
+    "AuthorizationPermissionMismatch": "the role or the SAS lacks a permission (Storage Blob Data Contributor has all of them)",
     "BlobImmutableDueToPolicy": "a retention policy or a legal hold protects the blob; wait until it ends, or have it lifted",
     "BlobArchived": "the blob is in the archive tier; rehydrate it first",
     "BlobBeingRehydrated": "the blob is on its way out of the archive tier; wait until it is there",
@@ -78,6 +79,7 @@ _CONNECTION_LOST = (
     ConnectionError,
     TimeoutError,
 )
+_OF_THE_SDK = re.compile("Operation returned an invalid status")
 _NO_CREDENTIALS = "no usable Azure credentials found"
 _OUT_OF_TIME = re.compile(r"not valid in the specified time frame|token is expired", re.IGNORECASE)
 _OUT_OF_STEP = re.compile(r"date header", re.IGNORECASE)
@@ -231,8 +233,6 @@ def _classify_answer(error: HttpResponseError) -> Failure:
     status, code = error.status_code or 0, _code(error)
     request_id = getattr(error.response, "headers", {}).get("x-ms-request-id")
     detail = ", ".join(filter(None, (code, f"HTTP {status}", f"request {request_id}" if request_id else "")))
-    if code in _REMEDIES:
-        detail += f": {_REMEDIES[code]}"
     meaning = _MEANINGS.get(code) or of_credentials(code) or _MEANINGS_BY_STATUS.get(status)
     if code == "AuthenticationFailed":  # the text says of what kind
         if _OUT_OF_TIME.search(error.message):
@@ -245,7 +245,10 @@ def _classify_answer(error: HttpResponseError) -> Failure:
         return Failure(Meaning.UNAUTHENTICATED, f"{detail}: {_NO_CREDENTIALS}")  # of the service that gives tokens
     if meaning is None:
         meaning = Meaning.OTHER if code else Meaning.NO_ANSWER  # the service names each of its errors
-    return Failure(meaning, detail, refused=status == 429)
+    if came_damaged(code):
+        meaning = Meaning.TRY_AGAIN
+    told = _REMEDIES.get(code) or ("" if _OF_THE_SDK.match(error.message) else in_its_words(meaning, error.message))
+    return Failure(meaning, f"{detail}: {told}" if told and code else detail, refused=status == 429)
 
 
 def member(answer: Mapping[str, Any], name: str) -> Any:

@@ -47,7 +47,7 @@ from transcript_backends.drivers.driver import (
     empty_body,
     http_time,
 )
-from transcript_backends.drivers.refusals import of_credentials
+from transcript_backends.drivers.refusals import came_damaged, in_its_words, of_credentials
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.hashing import md5
 from transcript_backends.urls import Setting, StoreURL, check_endpoint, refuse_plain_http
@@ -81,6 +81,7 @@ _MEANINGS = {
 }
 _TOO_FAST = {"rateLimitExceeded", "userRateLimitExceeded"}  # also with status 403
 _NO_BATCHES = (400, 404, 405, 501)
+_LACKS = re.compile(r"does not have (storage\.[a-zA-Z]+\.[a-zA-Z]+) access")
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+)")
 _PART = re.compile(r"HTTP/\S+ ([0-9]{3})[^\n]*\n(?:[^\n]+\n)*\n?(.*)", re.DOTALL)
 
@@ -325,6 +326,8 @@ def _classify_answer(error: sdk.GoogleAPICallError) -> Failure:
     meaning = _MEANINGS.get(status) or (Meaning.TRY_AGAIN if status >= 500 else Meaning.OTHER)
     if status in (400, 403):
         meaning = next(filter(None, map(of_credentials, reasons)), meaning)
+    if status == 400 and any(map(came_damaged, (*reasons, error.message))):
+        meaning = Meaning.TRY_AGAIN
     if status < 400:
         meaning = Meaning.NO_ANSWER
     elif status == 429 or (status == 403 and _TOO_FAST.intersection(reasons)):
@@ -333,6 +336,8 @@ def _classify_answer(error: sdk.GoogleAPICallError) -> Failure:
         meaning = Meaning.DENIED  # nobody in particular asked, so there is nothing to renew
     elif status == 400 and {"required", "userProjectMissing"}.intersection(reasons):
         detail += ": where the requester pays for a bucket, set user_project"
+    elif not error.message.startswith("HTTP ") and (told := in_its_words(meaning, error.message)):
+        detail += f": {told}"
     return Failure(meaning, detail)
 
 
@@ -360,7 +365,9 @@ def _classify_local(error: Exception) -> Failure:
 def _refusal(status: int, content: str) -> sdk.GoogleAPICallError:
     """The exception for an answer, with the words and reasons of GCS where it has them. Nobody else's words are repeated."""
     message, reasons = f"HTTP {status}", []
-    with contextlib.suppress(ValueError, TypeError, LookupError):  # downloads are refused in plain text
+    if found := _LACKS.search(content):  # as downloads are refused, in plain text
+        message = f"{found[1]} is missing"
+    with contextlib.suppress(ValueError, TypeError, LookupError):
         told = json.loads(content)["error"]
         message, reasons = str(told["message"]), [{"reason": str(each["reason"])} for each in told["errors"]]
     error: sdk.GoogleAPICallError = sdk.from_http_status(status, message, errors=reasons)  # type: ignore[no-untyped-call]

@@ -6,7 +6,11 @@ import re
 
 from transcript_backends.drivers.driver import Meaning
 
-_DAMAGED = re.compile(r"digest|^incomplete|(md5|crc|sha|checksum)\w*mismatch", re.IGNORECASE)
+_DAMAGED = re.compile(
+    r"digest|^incomplete|(md5|crc|sha|checksum)\w*mismatch|\b(md5|crc32c|hash)\b.*(doesn't|does not|did not) match",
+    re.IGNORECASE,
+)
+_OWN_WORDS = (Meaning.DENIED, Meaning.UNAUTHENTICATED, Meaning.OTHER)  # those who ask can do something about it
 _CREDENTIALS = re.compile(r"token|expired|access_?key|signature|credential|authentication|^InvalidSecurity$", re.IGNORECASE)
 _EXPIRED = re.compile(r"expired|refresh", re.IGNORECASE)
 _ACTION = r"\b[a-z][a-z0-9-]{1,30}:[A-Z][A-Za-z]{2,60}\b"  # s3:PutObject, kms:GenerateDataKey
@@ -15,8 +19,14 @@ _LONGEST = 400
 
 
 def came_damaged(code: str) -> bool:
-    """Whether the word for a refusal says that the request's body did not arrive as it was sent: another try may help."""
+    """Whether the word or sentence for a refusal says that the request's body did not arrive as it was sent."""
     return _DAMAGED.search(code) is not None
+
+
+def in_its_words(meaning: Meaning, text: object) -> str:
+    """The sentence of a service, where it is of use; else empty."""
+    told = sentence(text) if meaning in _OWN_WORDS else ""
+    return told if " " in told and told != "Access Denied" else ""
 
 
 def of_credentials(code: str) -> Meaning | None:

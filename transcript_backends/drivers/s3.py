@@ -34,7 +34,7 @@ from transcript_backends.drivers.driver import (
     empty_body,
     http_time,
 )
-from transcript_backends.drivers.refusals import came_damaged, of_credentials, sentence
+from transcript_backends.drivers.refusals import came_damaged, in_its_words, of_credentials, sentence
 from transcript_backends.drivers.s3_client import SERVER_ERROR, addressing_style, is_aws, make_client, see_endpoint
 from transcript_backends.drivers.s3_listing import LISTED
 from transcript_backends.errors import InvalidURLError
@@ -363,7 +363,7 @@ class S3ObjectStore:
             return "purge_versions needs s3:ListBucketVersions"
         if self._purge_versions and operation in ("DeleteObject", "DeleteObjects"):
             return "a retention or legal hold keeps it, or s3:DeleteObjectVersion is missing"
-        if " " in told and told != "Access Denied":
+        if told := in_its_words(Meaning.DENIED, told):
             return told
         causes = ["a permission is missing"]
         if "ExpectedBucketOwner" in self._always:
