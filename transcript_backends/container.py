@@ -596,9 +596,9 @@ class Container:
                     failed.update(dict.fromkeys(asked, str(error)))
                     break
                 failures = {key: self._classify(error) for key, error in outcome.items()}
-                kinds = {failure.meaning: failure for failure in failures.values()}
-                hopeful = {meaning for meaning, failure in kinds.items() if tries.again(failure)}
-                again = {key for key, failure in failures.items() if failure.meaning in hopeful}
+                kinds = {_mended_by(failure.meaning): failure for failure in failures.values()}
+                hopeful = {mended_by for mended_by, failure in kinds.items() if tries.again(failure)}
+                again = {key for key, failure in failures.items() if _mended_by(failure.meaning) in hopeful}
                 batch = [key for key in asked if key in again]
                 failed.update(
                     (key, failure.detail)
@@ -802,6 +802,11 @@ class _Reader(io.RawIOBase):
 def unused_key(directory: str) -> str:
     """A key in a directory (empty, or without its last slash) under which nothing is stored."""
     return "/".join(filter(None, (directory, f".probe-{os.urandom(16).hex()}")))
+
+
+def _mended_by(meaning: Meaning) -> Meaning:
+    """The same of failures that one thing would mend."""
+    return Meaning.EXPIRED if meaning in _RENEWED else meaning
 
 
 def _stamp(body: bytes) -> dict[str, str]:

@@ -24,6 +24,7 @@ from faults.gcs_server import (  # noqa: F401 - fixtures
 from faults.scripted_server import BROKEN_HTML, Fault, Reply, Request, Serve, drop_before_storing, html, truncated
 from faults.setups import KEY, REF, FakeClock
 from google.cloud import storage
+from google.oauth2 import service_account
 from google.oauth2.credentials import Credentials
 
 from transcript_backends import (
@@ -158,6 +159,20 @@ def test_a_log_in_that_is_over_works_again_after_the_next_one(
     log_in("new")
     append(store)
     assert KEY in server.objects
+
+
+def test_a_token_of_credentials_that_are_an_argument_is_replaced_where_it_is_refused(
+    open_gcs: OpenGCS, server: GCSServer, account: str
+) -> None:
+    given = service_account.Credentials.from_service_account_file(account)
+    store = open_gcs(anon=None, credentials=given.with_scopes(["https://www.googleapis.com/auth/devstorage.read_write"]))
+    append(store)
+    server.log.clear()
+    refused = server.dialect.tokens[-1]
+    server.always("PUT", lambda request, serve: reply(401, "authError")(request, serve)
+                  if request.headers["authorization"] == f"Bearer {refused}" else serve())  # fmt: skip
+    append(store, 1)
+    assert server.kinds() == ["PUT", "TOKEN", "PUT"]
 
 
 def test_a_denial_that_stays_doubles_no_request_from_the_second_on(

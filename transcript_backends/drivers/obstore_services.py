@@ -192,12 +192,19 @@ def gcs(driver: GCSObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> S
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import Request
 
+    given: tuple[Any, Any] = (None, None)
+
     def fetch() -> dict[str, Any]:
-        found = driver._shared.get()._credentials
+        nonlocal given
+        client = driver._shared.get()
+        found = client._credentials
         if isinstance(found, AnonymousCredentials):
             return {"token": "", "expires_at": None}  # an empty one is not sent
-        if not found.valid:
+        before, token = given
+        is_refused = before is not None and before is not client and token == found.token  # the client was made anew for it
+        if is_refused or not found.valid:
             found.refresh(Request())
+        given = (client, found.token)
         return {"token": found.token, "expires_at": found.expiry and found.expiry.replace(tzinfo=timezone.utc)}
 
     credentials = _Credentials(fetch)
