@@ -682,18 +682,15 @@ class Container:
         """
         if self._refused:
             return False
-        before = self._credentials()
-        if not self.driver.renew():
-            return False
-        now = self._credentials()
-        return meaning is Meaning.EXPIRED or now is None or now != before
-
-    def _credentials(self) -> object:
         try:
-            return getattr(self.driver, "credentials", None)
+            before = getattr(self.driver, "credentials", None)
+            if not self.driver.renew():
+                return False
+            now = getattr(self.driver, "credentials", None)
         except Exception as error:
             self._classify(error)
-            return None  # there are none to be had, as the next request finds
+            return False  # there are none to be had, and none that are kept: the next request looks anew
+        return meaning is Meaning.EXPIRED or now is None or now != before
 
     def _classify(self, error: Exception) -> Failure:
         """What an exception means; one that is ours already, or a bug, is raised as it is."""

@@ -37,12 +37,14 @@ class Backend(NamedTuple):
         settings: what it takes besides the common settings.
         shared: whether another process that opens the same URL finds the same objects.
         engine: says which of several clients serves a URL and its settings, and why; None where there is only one.
+        around: returns what the environment and the files of the cloud's own tools say of common settings; these come last.
     """
 
     open: Callable[[StoreURL, Mapping[str, Any]], ObjectStore]
     settings: tuple[Setting, ...] = ()
     shared: bool = True
     engine: Callable[[StoreURL, Mapping[str, Any]], str] | None = None
+    around: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
 
 def _local() -> Backend:
@@ -59,7 +61,7 @@ def _memory() -> Backend:
 
 def _s3() -> Backend:
     s3 = _import_extra("transcript_backends.drivers.s3", extra="s3", package="boto3")
-    return _with_engines(s3, engines.S3)
+    return _with_engines(s3, engines.S3)._replace(around=s3.around)
 
 
 def _gcs() -> Backend:
@@ -228,7 +230,8 @@ def _configured_url() -> str:
 def _understood(url: str, options: Mapping[str, Any]) -> tuple[StoreURL, Backend, dict[str, Any]]:
     parsed = urls.parse(url)
     backend = find_backend(parsed.scheme)
-    return parsed, backend, urls.settings(parsed, options, (*COMMON_SETTINGS, *backend.settings), os.environ)
+    settings = urls.settings(parsed, options, (*COMMON_SETTINGS, *backend.settings), os.environ)
+    return parsed, backend, {**backend.around(settings), **settings} if backend.around else settings
 
 
 def _open_again(url: str, options: Mapping[str, Any]) -> ObjectTranscriptStore:

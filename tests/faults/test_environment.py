@@ -14,10 +14,10 @@ import boto3
 import pytest
 from faults.engines import sdk_and_auto  # noqa: F401
 from faults.gcs_server import GCSServer
-from faults.s3_server import S3Server
+from faults.s3_server import S3Server, reply
 from faults.setups import REF, FakeClock, OpenS3
 
-from transcript_backends import InvalidURLError, open_store
+from transcript_backends import InvalidURLError, StoreUnavailableError, open_store
 from transcript_backends.drivers.s3_client import make_client
 
 LINE = b"{}\n"
@@ -130,6 +130,40 @@ def test_the_region_is_that_of_the_environment_before_that_of_the_profile(
     monkeypatch.setenv("AWS_REGION", "eu-env-1")
     assert region() == "eu-env-1"
     assert region(region="eu-url-1") == "eu-url-1"
+
+
+@pytest.mark.parametrize("place", ["environment", "profile"])
+def test_as_many_attempts_are_made_as_the_environment_or_the_profile_says_and_the_url_before_them(
+    open_s3: OpenS3, server: S3Server, in_config: Say, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    if place == "environment":
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
+    else:
+        in_config("[default]\nmax_attempts = 3\n")
+    server.always("LIST", reply(503, "SlowDown"))
+    for options, attempts in (({}, 3), ({"max_attempts": 2}, 2)):
+        server.log.clear()
+        with pytest.raises(StoreUnavailableError):
+            open_s3(**options).list_segments(REF)
+        assert len(server.requests("LIST")) == attempts
+
+
+def test_attempts_that_are_no_number_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "many")
+    with open_store("s3://bucket/p", **KEYS) as store:
+        assert store._container.retry.max_attempts == 10
+
+
+def test_the_mode_of_defaults_has_its_time_out_and_the_url_s_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timeout(**settings: Any) -> float:
+        with contextlib.closing(make_client({**KEYS, **settings})) as client:
+            config: Any = client.meta.config
+            return float(config.connect_timeout)
+
+    assert timeout() == 5
+    monkeypatch.setenv("AWS_DEFAULTS_MODE", "standard")
+    assert timeout() == 3.1
+    assert timeout(connect_timeout=7.0) == 7
 
 
 @pytest.mark.parametrize("engine", ["sdk"])

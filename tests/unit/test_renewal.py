@@ -90,12 +90,15 @@ def test_equal_credentials_are_tried_again_only_where_they_had_expired() -> None
     container.look("a/k")
 
 
-def test_credentials_that_can_not_even_be_told_are_tried() -> None:
+def test_credentials_that_can_not_be_had_are_not_looked_for_again_by_the_same_call() -> None:
     def unknown(renewals: int) -> object:
         raise InjectedError(Meaning.UNAUTHENTICATED)
 
-    renewing, _, container = make(known=unknown)
+    renewing, recording, container = make(known=unknown)
     renewing.fail("head", Meaning.UNAUTHENTICATED)
+    with pytest.raises(AccessDeniedError):
+        container.look("a/k")
+    assert recording.counts["head"] == 1
     container.look("a/k")
 
 

@@ -351,10 +351,12 @@ def _classify_local(error: Exception) -> Failure:
             return Failure(Meaning.TRY_AGAIN, f"{name} while credentials were fetched")
         if isinstance(error, auth.RefreshError):
             return Failure(Meaning.EXPIRED, f"{name}: no new token for these credentials")
+        # Where none are found, no client is kept, and each request looks anew.
+        meaning = Meaning.DENIED if isinstance(error, auth.DefaultCredentialsError) else Meaning.UNAUTHENTICATED
         return Failure(
-            Meaning.DENIED,
-            f"{name}: no usable Google credentials found (gcloud auth application-default login, "
-            "GOOGLE_APPLICATION_CREDENTIALS, or the settings service_account_file, credentials, anon)",
+            meaning,
+            f"{name}: no usable Google credentials found; log in again (gcloud auth application-default login), or see "
+            "GOOGLE_APPLICATION_CREDENTIALS and the settings service_account_file, credentials, anon",
         )
     if isinstance(error, http.SSLError):
         return Failure(Meaning.OTHER, f"{name}: the TLS connection failed (certificate not trusted? see the setting verify)")

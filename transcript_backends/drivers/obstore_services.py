@@ -136,7 +136,11 @@ def s3(driver: S3ObjectStore, url: StoreURL, settings: Mapping[str, Any]) -> Ser
             bucket,
             config=config,
             credential_provider=credentials,
-            **_options(settings, place, [trusted, os.environ.get("REQUESTS_CA_BUNDLE"), where()]),
+            **_options(
+                {**settings, "connect_timeout": client.meta.config.connect_timeout},
+                place,
+                [trusted, os.environ.get("REQUESTS_CA_BUNDLE"), where()],
+            ),
         )
 
     def refused(operation: str, refusal: Refusal) -> Exception:

@@ -35,13 +35,15 @@ from transcript_backends.drivers.driver import (
     http_time,
 )
 from transcript_backends.drivers.refusals import came_damaged, in_its_words, of_credentials, sentence
-from transcript_backends.drivers.s3_client import SERVER_ERROR, addressing_style, is_aws, make_client, see_endpoint
+from transcript_backends.drivers.s3_client import SERVER_ERROR, addressing_style, around, is_aws, make_client, see_endpoint
 from transcript_backends.drivers.s3_listing import LISTED
 from transcript_backends.errors import InvalidURLError
 from transcript_backends.urls import Setting, StoreURL
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+__all__ = ["SETTINGS", "S3ObjectStore", "around", "open_url"]
 
 SETTINGS = (
     Setting("region", aliases=("region_name", "aws_region")),

@@ -61,6 +61,14 @@ def _configured_endpoint(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
+def around(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """How often to try, by ``AWS_MAX_ATTEMPTS`` or the profile, where they say it."""
+    with contextlib.suppress(sdk.BotoCoreError, ValueError):  # the next request says why; or that is no number
+        found = open_session(settings).get_config_variable("max_attempts")
+        return {"max_attempts": int(found)} if found and int(found) > 0 else {}
+    return {}
+
+
 def _source(settings: Mapping[str, Any]) -> str:
     return "endpoint_url" if settings.get("endpoint_url") else "the endpoint in the environment or the AWS configuration"
 
@@ -88,7 +96,7 @@ def is_aws(endpoint: str) -> bool:
 def make_client(settings: Mapping[str, Any]) -> S3Client:
     """A client set up on purpose; what is not set here is the SDK's own chain (environment, profile, role).
 
-    The environment and the profile come before what is preferred here, but for time-outs and tries.
+    The environment and the profile come before what is preferred here.
 
     - time-outs of 5 s to connect and 30 s between bytes, where the SDK waits 60 s;
     - one try: `transcript_backends.container` repeats requests, since it alone knows how to resolve a lost create;
@@ -109,8 +117,9 @@ def make_client(settings: Mapping[str, Any]) -> S3Client:
     region = session.region_name or "us-east-1"
     verify = settings.get("verify")
     trust = {"true": True, "false": False}.get(verify, verify) if verify else None
+    mode = chain.get_config_variable("defaults_mode")
     common: dict[str, Any] = {
-        "connect_timeout": settings.get("connect_timeout", 5),
+        "connect_timeout": settings.get("connect_timeout", 5 if mode == "legacy" else None),  # None: that of the mode
         "read_timeout": settings.get("read_timeout", 30),
         "retries": {"mode": "standard", "total_max_attempts": 1},
     }
