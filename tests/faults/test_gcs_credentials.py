@@ -268,6 +268,17 @@ def test_missing_credentials_are_an_access_error_without_a_request(
     assert server.kinds() == []
 
 
+def test_credentials_that_are_there_later_are_used_without_a_restart(
+    open_gcs: OpenGCS, server: GCSServer, account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_gcs(anon=None)
+    with pytest.raises(AccessDeniedError, match="log in again"):
+        append(store)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", account)
+    append(store)
+    assert KEY in server.objects
+
+
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"not JSON", b'{"type":"service_account"}', b"\xff"], ids=repr)
 def test_a_key_that_can_not_be_read_is_an_access_error(
     open_gcs: OpenGCS, server: GCSServer, tmp_path: Path, content: bytes | None

@@ -16,7 +16,8 @@ from faults.setups import REF, FakeClock
 from google.oauth2.credentials import Credentials
 
 from transcript_backends import AccessDeniedError, ObjectTranscriptStore, TranscriptStoreError, open_store
-from transcript_backends.drivers.refusals import came_damaged
+from transcript_backends.drivers.driver import Meaning
+from transcript_backends.drivers.refusals import came_damaged, of_credentials
 
 LINE = b"{}\n"
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -128,6 +129,25 @@ def test_a_body_that_arrived_damaged_is_sent_again(
     server.next("PUT", saying(status, code, text))
     assert server.objects[append(store)].body == LINE
     assert server.requests("PUT")[1:]
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning"),
+    [
+        ("InvalidAccessKeyId", Meaning.UNAUTHENTICATED),
+        ("InvalidClientTokenId", Meaning.UNAUTHENTICATED),
+        ("AuthenticationFailed", Meaning.UNAUTHENTICATED),
+        ("ExpiredTokenException", Meaning.EXPIRED),
+        ("TokenRefreshRequired", Meaning.EXPIRED),
+        ("AccessDenied", None),
+        ("AuthorizationFailure", None),
+        ("AuthorizationHeaderMalformed", None),
+        ("InvalidContinuationToken", None),
+        ("InvalidPageToken", None),
+    ],
+)
+def test_a_word_about_who_asks_is_told_from_one_about_what_they_may_do(word: str, meaning: Meaning | None) -> None:
+    assert of_credentials(word) is meaning
 
 
 @pytest.mark.parametrize("word", ["BadDigest", "Md5Mismatch", "XAmzContentSHA256Mismatch", "IncompleteBody", "Crc64Mismatch"])

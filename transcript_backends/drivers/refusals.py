@@ -11,7 +11,9 @@ _DAMAGED = re.compile(
     re.IGNORECASE,
 )
 _OWN_WORDS = (Meaning.DENIED, Meaning.UNAUTHENTICATED, Meaning.OTHER)  # those who ask can do something about it
-_CREDENTIALS = re.compile(r"token|expired|access_?key|signature|credential|authentication|^InvalidSecurity$", re.IGNORECASE)
+_CREDENTIALS = re.compile(
+    r"(?<!continuation)(?<!page)token|expired|access_?key|signature|credential|authentication|^InvalidSecurity$", re.IGNORECASE
+)
 _EXPIRED = re.compile(r"expired|refresh", re.IGNORECASE)
 _ACTION = r"\b[a-z][a-z0-9-]{1,30}:[A-Z][A-Za-z]{2,60}\b"  # s3:PutObject, kms:GenerateDataKey
 _WORD_OR_NOT = re.compile(rf"({_ACTION})|[A-Za-z0-9+/=_%-]{{16,}}")  # no other word of a service is as long as a key or a token
