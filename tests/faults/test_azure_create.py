@@ -382,11 +382,16 @@ def test_credentials_that_stay_expired_are_an_access_error_after_one_renewal(
     assert server.kinds() == ["PUT", "PUT"]
 
 
-@pytest.mark.parametrize("operation", ["append", "list", "read", "delete"])
+WRONG_KEY = reply(403, "AuthenticationFailed")
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [reply(403, "AuthenticationFailed"), reply(401, "InvalidAuthenticationInfo"), reply(401, ""), expired()],
-    ids=["key", "token", "?", "over"],
+    ("operation", "fault"),
+    [
+        *[("append", fault) for fault in (WRONG_KEY, reply(401, "InvalidAuthenticationInfo"), reply(401, ""), expired())],
+        *[(operation, WRONG_KEY) for operation in ("list", "read", "delete")],
+    ],
+    ids=["key", "token", "?", "over", "list", "read", "delete"],
 )
 def test_a_key_that_is_refused_is_replaced_by_the_one_that_the_environment_has_now(
     open_azure: OpenAzure, server: AzureServer, monkeypatch: pytest.MonkeyPatch, fault: Fault, operation: str

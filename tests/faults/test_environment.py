@@ -197,6 +197,7 @@ def say(request: pytest.FixtureRequest, in_config: Say, monkeypatch: pytest.Monk
     return say
 
 
+@pytest.mark.parametrize("engine", ["sdk"])
 def test_plain_http_beyond_this_machine_has_to_be_allowed_whoever_says_it(say: Say, engine: str) -> None:
     say(BEYOND)
     with pytest.raises(InvalidURLError, match=r"the AWS configuration is http beyond this machine.*allow_http"):
@@ -212,6 +213,7 @@ def test_it_has_to_be_allowed_when_it_is_said_later_too(say: Say, engine: str) -
             store.list_segments(REF)
 
 
+@pytest.mark.parametrize("engine", ["sdk"])
 def test_endpoints_that_are_to_be_ignored_are(say: Say, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     say(BEYOND)
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")

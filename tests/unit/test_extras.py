@@ -185,6 +185,12 @@ def test_a_backend_of_another_package_that_misses_a_module_is_no_bug_of_ours(mon
         open_store("theirs://x")
 
 
+def test_the_suites_name_what_they_need() -> None:
+    code = "import sys; sys.modules['pytest'] = None; import transcript_backends.testing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "MissingExtraError: transcript_backends.testing needs pytest" in done.stderr
+
+
 FACES = ["aio", "hopping", "state.aio", "events.aio"]
 
 

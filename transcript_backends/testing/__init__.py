@@ -18,7 +18,14 @@ and a whole store, of whatever make, with one as well::
 `SharedStateContract` add processes: their fixture ``store_url`` is a URL that several of them can open at once.
 """
 
-import pytest
+from transcript_backends.errors import MissingExtraError
+
+try:
+    import pytest
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        "transcript_backends.testing needs pytest, which is not installed: pip install pytest", name="pytest"
+    ) from error
 
 for _module in ("drivers", "stores", "shared", "states"):
     pytest.register_assert_rewrite(f"{__name__}.{_module}")
