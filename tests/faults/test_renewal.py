@@ -20,6 +20,7 @@ from faults.scripted_server import Fault, Reply, Request, Serve
 from faults.setups import KEY, REF, OpenS3
 
 from transcript_backends import AccessDeniedError, ObjectTranscriptStore
+from transcript_backends.cli.app import program
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.s3 import S3ObjectStore
 
@@ -255,6 +256,19 @@ def test_a_log_in_that_is_over_is_an_access_error_and_works_again_after_the_next
     sso.log_in()
     append(store)
     assert store.list_segments(REF)
+
+
+@pytest.mark.parametrize("engine", ["sdk"])
+def test_the_command_line_ends_as_for_any_denial(
+    server: S3Server, sso: SSO, engine: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sso.log_in(ago=timedelta(hours=3))
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--store", f"s3://bucket/p?endpoint_url={server.url}&engine={engine}", "ls"])
+    assert ended.value.code == 5
+    shown = capfd.readouterr().err
+    assert shown.count("\n") == 1
+    assert "log in again" in shown
 
 
 BROKEN = {
