@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import tempfile
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain, pairwise
 from typing import BinaryIO, NamedTuple, cast
@@ -29,6 +29,7 @@ from transcript_backends.workers import Crew
 
 _PATIENCE_SECONDS = 10 * 60  # after this long between writing and removing, what was seen no longer counts
 _SETTLE_SECONDS = 60
+_KNOWN_SECONDS = 60 * 60  # for so long what was read and could not be removed need not be read again
 _SPOOL_BYTES = 1024 * 1024  # written at once
 _ABANDONED = timedelta(hours=1)
 
@@ -160,32 +161,31 @@ class _Compactor:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""
         segments = listing.segments
         doomed: dict[str, SegmentInfo] = {}  # with what holds their records
-        refused: set[str] = set()
         for larger in listing.compacted:
             near = starting_inside(larger, segments)
             inside = [each for each in near if each.key not in doomed and self._may_replace(larger, each)]
-            refused.update(each.key for each in inside if self._was_refused(each.key))
-            doomed.update(
-                (each.key, larger) for each in self._held(larger, [each for each in inside if each.key not in refused])
-            )
+            known = {each.key for each in inside if self._is_known_to_hold(larger, each)}
+            doomed.update(dict.fromkeys(known, larger))
+            doomed.update((each.key, larger) for each in self._held(larger, [each for each in inside if each.key not in known]))
         if doomed:
             again = list_once(self._container, self._names, only=doomed)
             if again.generation != listing.generation:  # deleted meanwhile, and these may have been written anew
                 return []
             unchanged = set(again.segments)
             self._remove_read(
-                each.key for each in segments if each.key in doomed and each in unchanged and doomed[each.key] in unchanged
+                (each, doomed[each.key].key)
+                for each in segments
+                if each.key in doomed and each in unchanged and doomed[each.key] in unchanged
             )
-        return [each for each in segments if each.key not in doomed and each.key not in refused]
+        return [each for each in segments if each.key not in doomed]
 
-    def _was_refused(self, key: str) -> bool:
-        """Whether it could not be deleted before: then it is not read to try again, and merged no more."""
-        if reason := self._container.refusal(key):
-            self._left_behind(key, reason)
-        return bool(reason)
-
-    def _left_behind(self, key: str, reason: str) -> None:
-        self.left[key] = f"it is merged, and could not be deleted: {reason}"
+    def _is_known_to_hold(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
+        """Whether both were read and compared lately, and the segment could not be removed: they are not read each time."""
+        known: tuple[SegmentInfo, str, str, float] | None = self._container.held.get(segment.key)
+        if known is None or known[:2] != (segment, larger.key):
+            return False
+        self._versions[segment.key] = known[2]
+        return self._container.clock.monotonic() - known[3] < _KNOWN_SECONDS
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
         """Whether, by its index, a compacted segment has all records of another; of two alike only one replaces the other."""
@@ -238,17 +238,20 @@ class _Compactor:
             raise errors.CorruptSegmentError(f"{segment.key!r} is damaged: {whole.fault}")
         return whole.body
 
-    def _remove_read(self, doomed: Iterable[str]) -> None:
-        """Delete segments as they were read."""
-        self._remove({key: self._versions.get(key, "") for key in doomed})
+    def _remove_read(self, doomed: Iterable[tuple[SegmentInfo, str]]) -> None:
+        """Delete segments as they were read, each given with the key of what holds its records."""
+        held = {segment.key: (segment, larger, self._versions.get(segment.key, "")) for segment, larger in doomed}
+        now = self._container.clock.monotonic()
+        for key in self._remove({key: version for key, (_, _, version) in held.items()}):
+            self._container.held.keep(key, (*held[key], now))
         self._versions.clear()
 
-    def _remove(self, doomed: Mapping[str, str]) -> None:
-        """Delete objects, versions by key; what can't be deleted is reported, and merged no more."""
+    def _remove(self, doomed: Mapping[str, str]) -> Collection[str]:
+        """Delete objects, versions by key; what can't be deleted is reported, and merged no more. Gives its keys."""
         failed = self._container.delete(doomed)
         self.removed += (key for key in doomed if key not in failed)
-        for key, reason in failed.items():
-            self._left_behind(key, reason)
+        self.left.update((key, f"it is merged, and could not be deleted: {reason}") for key, reason in failed.items())
+        return failed
 
     # --- one merge ----------------------------------------------------------------------------------------------------
 
@@ -388,7 +391,7 @@ class _Compactor:
         # One that has changed since it was read was removed and written anew: it is another.
         unchanged = set(again.segments)
         self._remove_read(
-            each.key for key, merge in merges.items() for each in merge.sources if each.key != key and each in unchanged
+            (each, key) for key, merge in merges.items() for each in merge.sources if each.key != key and each in unchanged
         )
 
 

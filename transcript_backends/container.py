@@ -52,8 +52,7 @@ SERVER_CLOCKS_DIFFER = timedelta(seconds=2)  # from one another, and from the wh
 _NOTHING = "nothing"
 _CHUNK_BYTES = 1024 * 1024
 _INDEXES = 256  # that are remembered
-_REFUSED = 100_000
-_REFUSED_SECONDS = 3600.0  # for so long a delete that was refused is not worth another try
+_HELD = 100_000
 _BUFFER_BYTES = 64 * 1024
 
 _RENEWED = (Meaning.EXPIRED, Meaning.UNAUTHENTICATED)  # credentials are, once, for such a denial
@@ -163,7 +162,7 @@ class Container:
         self.indexes: Recent[Any] = Recent(_INDEXES)  # parsed; under one key there is never another
         self.phantoms = Phantoms(driver.location)
         self.gaps: Recent[Collection[int]] = Recent(_INDEXES)  # in listings, by prefix: those looked at again
-        self._refused: Recent[tuple[str, float]] = Recent(_REFUSED)  # deletes: the reason and when, by key
+        self.held: Recent[Any] = Recent(_HELD)  # what compactions know of segments that could not be removed, by key
         self._server_time: tuple[datetime, float] | None = None
         self._stepped_at = -math.inf
         self._conditional = conditional_writes == "on"
@@ -605,18 +604,22 @@ class Container:
                     for key, failure in failures.items()
                     if key not in again and failure.meaning is not Meaning.NOT_FOUND
                 )
-        for key, reason in failed.items():
-            self._refused.keep(key, (reason, self.clock.monotonic()))
         return failed
-
-    def refusal(self, key: str) -> str:
-        """Why a delete of the key was refused in the last hour; empty where none was."""
-        reason, at = self._refused.get(key) or ("", -math.inf)
-        return reason if self.clock.monotonic() - at < _REFUSED_SECONDS else ""
 
     def _delete_batch(self, keys: Sequence[str], versions: Mapping[str, str]) -> Mapping[str, Exception]:
         named = {key: version for key in keys if (version := versions.get(key))}
         return delete_versions(self.driver, keys, named)
+
+    def purge(self, prefix: str) -> dict[str, str]:
+        """Remove what the service keeps of objects below a prefix that were deleted or replaced: old versions, delete markers.
+
+        Where the store was told to, and the service keeps any. Gives the keys of what stays, with the reason.
+        """
+        erase = getattr(self.driver, "purge", None)
+        if erase is None:
+            return {}
+        failed: Mapping[str, Exception] = self._call("purge", prefix, lambda: erase(prefix))
+        return {key: self._classify(error).detail for key, error in failed.items()}
 
     def delete_one(self, key: str, version: str = "") -> None:
         """Delete an object, of a version as `delete` does; an absent one is fine.

@@ -43,6 +43,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     before = _list(container, names)
     if not _content(before) and not before.unfinished:
         _remove(container, before.markers if purge else [])
+        _purge_rest(container, names, wanted=purge)
         return DeleteResult(0, before.generation)
     first = _delete_first(container, names, before)
     container.gaps.keep(names.prefix, frozenset(gaps(each for each in before.segments if each.key != first)))  # one is ours
@@ -82,7 +83,19 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     _remove(container, list(finished.values()))  # later, or it would leave one that looks like that of a delete at work
     if purge:
         _remove(container, [own])  # last: until then nobody compacts
+    _purge_rest(container, names, wanted=purge)
     return DeleteResult(total, number)
+
+
+def _purge_rest(container: Container, names: TranscriptKeys, *, wanted: bool) -> None:
+    """Remove old versions as well, of whatever was deleted here before: by compactions too, and by who did not purge."""
+    failed = container.purge(names.prefix) if wanted else {}
+    if failed:
+        raise errors.PartialDeleteError(
+            f"{len(failed)} keys below {names.prefix!r} have old versions that could not be removed "
+            f"({'; '.join(f'{key}: {reason}' for key, reason in list(failed.items())[:3])}); call delete again to finish",
+            failed,
+        )
 
 
 def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tuple[list[str], dict[str, str]]:

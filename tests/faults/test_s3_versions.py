@@ -117,6 +117,43 @@ def test_purging_removes_what_compaction_has_merged(
     assert versioned.all(ref) == []
 
 
+@pytest.mark.parametrize("first", ["deleted", "compacted", "compacted and deleted", "purged without versions"])
+def test_a_purge_removes_what_was_deleted_or_merged_before_it(
+    versioned: Versioned, keeping: ObjectTranscriptStore, purging: ObjectTranscriptStore, ref: TranscriptRef, first: str
+) -> None:
+    ref = ref.__class__(ref.tenant, ref.agent_id, f"{ref.session_id} {first}")
+    beside = TranscriptRef(ref.tenant, ref.agent_id, f"{ref.session_id} beside")
+    fill(keeping, ref)
+    fill(keeping, beside)
+    before = versioned.all(beside)
+    if "compacted" in first:
+        assert keeping.compact(ref, FULL).segments_after == 1
+    if first != "compacted":
+        keeping.delete(ref, purge="purged" in first)
+    assert len(versioned.all(ref)) >= 4
+    purging.delete(ref, purge=True)
+    assert versioned.all(ref) == []
+    assert versioned.all(beside) == before
+    keeping.delete(beside)
+    purging.delete(beside, purge=True)
+
+
+def test_a_purge_leaves_what_was_written_meanwhile(
+    versioned: Versioned, purging: ObjectTranscriptStore, keeping: ObjectTranscriptStore, ref: TranscriptRef
+) -> None:
+    keys = fill(keeping, ref)
+    keeping.delete(ref)
+    keeping.append_segment(ref, 0, 0, "w", line(7))
+    assert purging._container.purge(f"p/{ref.prefix}") == {}
+    assert {key for key, _ in versioned.all(ref)} == {
+        keys[0],
+        *(each.key for each in purging._container.list(f"p/{ref.prefix}")),
+    }
+    assert [record.json()["n"] for record in purging.records(ref)] == [7]
+    purging.delete(ref, purge=True)
+    assert versioned.all(ref) == []
+
+
 def test_a_segment_can_be_created_over_a_delete_marker_and_purged_with_all_before_it(
     versioned: Versioned, keeping: ObjectTranscriptStore, purging: ObjectTranscriptStore, ref: TranscriptRef
 ) -> None:

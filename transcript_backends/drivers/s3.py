@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -262,13 +262,25 @@ class S3ObjectStore:
         One listing of what is between the keys is less than one for each of them.
         """
         wanted = frozenset(keys)
+        common = os.path.commonprefix(list(keys))  # noqa: RUF071 - of characters is what is meant
+        return self._erase(common, lambda version, _: version["Key"] in wanted)
+
+    def purge(self, prefix: str) -> Mapping[str, Exception]:
+        """Where the store was told to: delete all below a prefix but what is there, old versions and delete markers."""
+        if not self._purge_versions:
+            return {}
+        return self._erase(prefix, lambda version, is_marker: is_marker or not _member(version, "IsLatest"))
+
+    def _erase(self, prefix: str, is_doomed: Callable[[Mapping[str, Any], bool], bool]) -> Mapping[str, Exception]:
+        """Delete versions; ``is_doomed`` is told of each, and whether it is a delete marker."""
         older: list[dict[str, Any]] = []
         latest: list[dict[str, Any]] = []
-        for page in self._pages_of_versions(os.path.commonprefix(list(keys))):  # noqa: RUF071 - of characters is what is meant
-            for each in (*page.get("Versions", ()), *page.get("DeleteMarkers", ())):
-                if each["Key"] in wanted:
-                    rank = latest if _member(each, "IsLatest") else older
-                    rank.append({"Key": each["Key"], "VersionId": _member(each, "VersionId")})
+        for page in self._pages_of_versions(prefix):
+            for name in ("Versions", "DeleteMarkers"):
+                for each in page.get(name, ()):
+                    if is_doomed(each, name == "DeleteMarkers"):
+                        rank = latest if _member(each, "IsLatest") else older
+                        rank.append({"Key": each["Key"], "VersionId": _member(each, "VersionId")})
         failed: dict[str, Exception] = {}
         for rank in (older, latest):
             doomed = [each for each in rank if each["Key"] not in failed]

@@ -78,6 +78,10 @@ class WrapperObjectStore:
     def delete_many(self, keys: Sequence[str], *, versions: Mapping[str, str] | None = None) -> Mapping[str, Exception]:
         return self._around("delete_many", keys[0], lambda: delete_versions(self.inner, keys, versions))
 
+    def purge(self, prefix: str) -> Mapping[str, Exception]:
+        erase = getattr(self.inner, "purge", None)
+        return erase(prefix) if erase is not None else {}
+
     def classify(self, error: Exception) -> Failure | None:
         return self.inner.classify(error)
 
