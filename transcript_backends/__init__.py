@@ -8,7 +8,7 @@ from importlib import import_module as _import_module
 TYPE_CHECKING = False  # typing's own constant would be this package's most expensive import
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor, CompactionTotals
-    from transcript_backends.catalog import Glance
+    from transcript_backends.catalog import Glance, Skipped, SkippedCount
     from transcript_backends.copying import CopyResult, copy_transcript
     from transcript_backends.deletion import DeleteResult
     from transcript_backends.diagnosis import Check, diagnose
@@ -81,6 +81,8 @@ __all__ = [
     "SegmentConflictError",
     "SegmentInfo",
     "SegmentNotFoundError",
+    "Skipped",
+    "SkippedCount",
     "StateStore",
     "StoreClosedError",
     "StoreUnavailableError",
@@ -100,6 +102,8 @@ _HOMES = {
     "Glance": "catalog",
     "BackgroundCompactor": "background",
     "CompactionTotals": "background",
+    "Skipped": "catalog",
+    "SkippedCount": "catalog",
     "CopyResult": "copying",
     "copy_transcript": "copying",
     "DeleteResult": "deletion",

@@ -28,11 +28,12 @@ with needed_by("transcript_backends.aio", "aio", "anyio"):
 
 if TYPE_CHECKING:
     from transcript_backends.background import BackgroundCompactor, CompactionTotals
-    from transcript_backends.catalog import Glance
+    from transcript_backends.catalog import Glance, Skipped
     from transcript_backends.copying import CopyResult
     from transcript_backends.deletion import DeleteResult
     from transcript_backends.diagnosis import Check
     from transcript_backends.following import Follower
+    from transcript_backends.keys import Ids
     from transcript_backends.listing import SegmentInfo
     from transcript_backends.object_store import ObjectTranscriptStore
     from transcript_backends.planning import CompactionEstimate
@@ -261,6 +262,11 @@ class AsyncObjectTranscriptStore:
         """The names that a runtime context must fill."""
         return self.blocking.placeholders
 
+    @property
+    def ids(self) -> Ids:
+        """See `ObjectTranscriptStore`."""
+        return self.blocking.ids
+
     # --- the protocol -------------------------------------------------------------------------------------------------
 
     async def append_segment(
@@ -406,9 +412,15 @@ class AsyncObjectTranscriptStore:
         """See `ObjectTranscriptStore.own_writer_id`."""
         return await self._threads.run(partial(self.blocking.own_writer_id, ref, writer_id))
 
-    def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> AsyncIteration[TranscriptRef]:
-        """See `ObjectTranscriptStore.list_refs`; ``async for ref in store.list_refs()``."""
-        return AsyncIteration(self._threads, partial(self.blocking.list_refs, tenant, agent_id))
+    def list_refs(
+        self,
+        tenant: str | None = None,
+        agent_id: str | None = None,
+        *,
+        on_skipped: Callable[[Skipped], object] | None = None,
+    ) -> AsyncIteration[TranscriptRef]:
+        """See `ObjectTranscriptStore.list_refs`; ``async for ref in store.list_refs()``. A thread calls ``on_skipped``."""
+        return AsyncIteration(self._threads, partial(self.blocking.list_refs, tenant, agent_id, on_skipped=on_skipped))
 
     async def glance(self) -> Glance:
         """See `ObjectTranscriptStore.glance`."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
 from transcript_backends.hashing import sha256
@@ -40,26 +40,89 @@ _LONGEST_NAME = EVENTS + "9" * _SEQ_DIGITS + "-" + "9" * _SEQ_DIGITS + "-" + "w"
 
 # --- ids <-> path segments --------------------------------------------------------------------------------------------
 
-_TO_ESCAPE = re.compile(rb"[^A-Za-z0-9_.-]|\A\.|\.\Z")  # not $, which also matches before a final newline
-_ESCAPED = re.compile(rb"=([0-9A-F]{2})")
+Ids = Literal["escaped", "raw"]
+
+_ESCAPE = re.compile(rb"=([0-9A-F]{2})")
 
 
-@lru_cache(maxsize=1024)
+class Spelling:
+    """How ids are written as path segments: each id in one way, and what is written otherwise is nobody's id.
+
+    Bytes of the UTF-8 form are written ``=XX`` (upper-case hex): in ``escaped`` those outside ``[A-Za-z0-9_.-]``, a leading dot
+    and a trailing dot, so segments are pure ASCII and fit everywhere. In ``raw`` only what a path can't hold everywhere:
+    slashes, backslashes, control characters, ``.`` and ``..``, and a ``=`` that would read as an escape, or as the place of
+    state documents, ``=state``. All else stands for itself, and nothing is normalised: so most ids are written as programs
+    write them that escape nothing.
+
+    Args:
+        ids: which of them.
+        unfit: a pattern of what else no segment can hold on a service.
+    """
+
+    def __init__(self, ids: Ids, unfit: str = "") -> None:
+        self.ids = ids
+        # Not $, which also matches before a final newline. U+FFFE and U+FFFF are no XML, which listings are written in.
+        patterns = {
+            "escaped": r"[^A-Za-z0-9_.-]+|\A\.|\.\Z",
+            "raw": r"[\x00-\x1f\x7f-\x9f/\\\ufffe\uffff]+|=(?=[0-9A-F]{2})|\A=(?=state\Z)|\A\.{1,2}\Z",
+        }
+        self._to_escape = re.compile("|".join(filter(None, (patterns[ids], unfit))))
+        self.escape = lru_cache(maxsize=1024)(self._escape)
+        self.read = lru_cache(maxsize=1024)(self._read)
+
+    def _escape(self, text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRefError(
+                f"{text!r} can't be part of a key: it holds a lone surrogate (half a character); repair the text first"
+            ) from error
+        return self._to_escape.sub(lambda found: "".join(f"={each:02X}" for each in found.group().encode()), text)
+
+    def write(self, value: object, what: str) -> str:
+        """An id as a path segment, or an `InvalidRefError` that says what is wrong with it."""
+        if not isinstance(value, str):
+            raise InvalidRefError(f"the {what} must be text, not {type(value).__name__}")
+        if not value.strip():
+            raise InvalidRefError(f"the {what} is blank: {value!r}; give it at least one visible character")
+        segment = self.escape(value)
+        size = len(segment.encode())
+        if size > MAX_ID_BYTES:
+            raise InvalidRefError(
+                f"the {what} {value[:40]!r}... takes {size} bytes as it is written (ids={self.ids}), {MAX_ID_BYTES} is the "
+                "limit; use a shorter id (a hash of it, for one)"
+            )
+        return segment
+
+    def _read(self, segment: str) -> str | None:
+        """The id that a segment stands for; None where no id is written so."""
+        try:
+            text = _ESCAPE.sub(lambda found: bytes.fromhex(found.group(1).decode()), segment.encode()).decode()
+            return text if self.write(text, "id") == segment else None
+        except (UnicodeError, InvalidRefError):
+            return None
+
+    def prefix(self, tenant: str, agent_id: str, session_id: str) -> str:
+        """Where a transcript is below a store's root, with a final ``/``.
+
+        Raises:
+            InvalidRefError: an id is too long in this spelling.
+        """
+        ids = (self.write(tenant, "tenant"), self.write(agent_id, "agent id"), self.write(session_id, "session id"))
+        return "/".join(ids) + "/"
+
+
+ESCAPED = Spelling("escaped")
+RAW = Spelling("raw")
+
+
 def escape(text: str) -> str:
     """One id as one path segment: pure ASCII, reversible, no two ids alike.
-
-    Bytes of the UTF-8 form outside ``[A-Za-z0-9_.-]``, a leading dot and a trailing dot become ``=XX`` (upper-case hex).
 
     Raises:
         InvalidRefError: the text holds a lone surrogate, which has no UTF-8 form.
     """
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRefError(
-            f"{text!r} can't be part of a key: it holds a lone surrogate (half a character); repair the text first"
-        ) from error
-    return _TO_ESCAPE.sub(lambda found: b"=%02X" % found.group()[0], raw).decode("ascii")
+    return ESCAPED.escape(text)
 
 
 def unescape(segment: str) -> str:
@@ -70,26 +133,16 @@ def unescape(segment: str) -> str:
     """
     try:
         raw = segment.encode()
-        if b"=" in _ESCAPED.sub(b"", raw):
+        if b"=" in _ESCAPE.sub(b"", raw):
             raise InvalidRefError(f"{segment!r} holds a '=' that starts no =XX escape: write a literal '=' as =3D")
-        return _ESCAPED.sub(lambda found: bytes.fromhex(found.group(1).decode()), raw).decode()
+        return _ESCAPE.sub(lambda found: bytes.fromhex(found.group(1).decode()), raw).decode()
     except UnicodeError as error:
         raise InvalidRefError(f"{segment!r} is no escaped UTF-8 text") from error
 
 
 def check_id(value: object, what: str) -> str:
     """``value`` as an escaped path segment, or an `InvalidRefError` that says what is wrong with it."""
-    if not isinstance(value, str):
-        raise InvalidRefError(f"the {what} must be text, not {type(value).__name__}")
-    if not value.strip():
-        raise InvalidRefError(f"the {what} is blank: {value!r}; give it at least one visible character")
-    escaped = escape(value)
-    if len(escaped) > MAX_ID_BYTES:
-        raise InvalidRefError(
-            f"the {what} {value[:40]!r}... takes {len(escaped)} bytes once escaped, {MAX_ID_BYTES} is the limit; "
-            "use a shorter id (a hash of it, for one)"
-        )
-    return escaped
+    return ESCAPED.write(value, what)
 
 
 # --- segments ---------------------------------------------------------------------------------------------------------
@@ -214,7 +267,7 @@ class TranscriptKeys:
 
     Args:
         root: the store's root inside its container, empty or ending in ``/``.
-        ref_prefix: `TranscriptRef.prefix`.
+        ref_prefix: `Spelling.prefix` of its ids.
 
     Raises:
         InvalidRefError: the longest key of this transcript would pass 1,024 bytes.
@@ -250,29 +303,46 @@ class TranscriptKeys:
         return parse_object(key, len(self.prefix)) if key.startswith(self.prefix) else None
 
 
-def split_key(root: str, key: str) -> tuple[tuple[str, str, str], ParsedKey] | None:
-    """The ids (tenant, agent, session) and the kind of a key below ``root``; None for somebody else's object."""
-    parts = key[len(root) :].split("/", 3) if key.startswith(root) else []
-    if len(parts) != 4:
-        return None
-    parsed = parse_object(parts[3])
-    if parsed is None:
-        return None
-    try:
-        tenant, agent, session = map(unescape, parts[:3])
-        canonical = [check_id(each, "id") for each in (tenant, agent, session)] == parts[:3]
-    except InvalidRefError:
-        return None
-    return ((tenant, agent, session), parsed) if canonical else None
+_SEGMENT_BELOW = re.compile(rf"(.*)/{EVENTS}([^/]+)", re.DOTALL)
 
 
-def may_hold(root: str, directory: str) -> bool:
+class Located(NamedTuple):
+    """Where a key is below a root.
+
+    Attributes:
+        path: ``tenant/agent/session``, as it is written; for a segment in another depth, what there is.
+        parsed: what the key is there.
+    """
+
+    path: str
+    parsed: ParsedKey
+
+
+def split_key(root: str, key: str) -> Located | None:
+    """Take a key below ``root`` apart; None for somebody else's object."""
+    if not key.startswith(root):
+        return None
+    parts = key[len(root) :].split("/", 3)
+    if len(parts) == 4 and (parsed := parse_object(parts[3])):
+        return Located("/".join(parts[:3]), parsed)
+    elsewhere = _SEGMENT_BELOW.fullmatch(key, len(root))
+    name = parse_segment_name(elsewhere.group(2)) if elsewhere else None
+    return Located(elsewhere.group(1), name) if elsewhere and name else None
+
+
+@lru_cache(maxsize=1024)
+def read_path(spelling: Spelling, path: str) -> tuple[str, str, str] | None:
+    """Tenant, agent and session of a path; None where this spelling writes no ids like that."""
+    match [spelling.read(each) for each in path.split("/")]:
+        case [str(tenant), str(agent), str(session)]:
+            return tenant, agent, session
+    return None
+
+
+def may_hold(root: str, spelling: Spelling, directory: str) -> bool:
     """Whether a transcript can have objects in a directory below ``root``, both ending in ``/``."""
-    try:
-        ids = directory.removeprefix(root).split("/")[:3]
-        return all(check_id(unescape(each), "id") == each for each in ids if each)
-    except InvalidRefError:
-        return False
+    ids = directory.removeprefix(root).split("/")[:3]
+    return all(spelling.read(each) is not None for each in ids if each)
 
 
 # --- roots ------------------------------------------------------------------------------------------------------------
@@ -285,10 +355,10 @@ def placeholders(root: str) -> list[str]:
     return [found.group(1) for part in root.split("/") if (found := _PLACEHOLDER.fullmatch(part))]
 
 
-def fill(root: str, values: Mapping[str, str]) -> str:
-    """A root with its placeholders filled, each value escaped as one path segment."""
+def fill(root: str, values: Mapping[str, str], spelling: Spelling = ESCAPED) -> str:
+    """A root with its placeholders filled, each value written as one path segment."""
     parts = (
-        check_id(values[found.group(1)], found.group(1)) if (found := _PLACEHOLDER.fullmatch(part)) else part
+        spelling.write(values[found.group(1)], found.group(1)) if (found := _PLACEHOLDER.fullmatch(part)) else part
         for part in root.split("/")
     )
     return "/".join(parts)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from transcript_backends import keys
-from transcript_backends.catalog import Glance, glance, list_refs
+from transcript_backends.catalog import Glance, Skipped, glance, list_refs
 from transcript_backends.container import Container
 from transcript_backends.deletion import DeleteResult, delete_transcript
-from transcript_backends.errors import InvalidRefError, InvalidSegmentError
-from transcript_backends.keys import SegmentName, TranscriptKeys
+from transcript_backends.errors import InvalidRefError, InvalidSegmentError, InvalidURLError
+from transcript_backends.keys import Ids, SegmentName, Spelling, TranscriptKeys
 from transcript_backends.listing import SegmentInfo, list_once, stable_listing
 from transcript_backends.offloading import MAX_ENTRY_BYTES
 from transcript_backends.payloads import resolved, store_lines
@@ -35,6 +35,8 @@ class ObjectTranscriptStore:
     Args:
         container: where the objects are.
         root: prefix of all keys, empty or ending in ``/``; may hold placeholders (``{tenant}/``).
+        ids: how ids are written in keys: ``escaped`` to ASCII, or ``raw``, as other programs write them that escape nothing.
+            One store has one way: what is written in the other is reported, and not read (docs/storage-contract.md).
         reopen: makes the same store again, for pickling; None where only its owner can.
     """
 
@@ -43,10 +45,14 @@ class ObjectTranscriptStore:
         container: Container,
         root: str = "",
         *,
+        ids: Ids = "escaped",
         reopen: tuple[Callable[..., ObjectTranscriptStore], tuple[Any, ...]] | None = None,
     ) -> None:
         self._container = container
         self._root = root
+        if ids not in ("escaped", "raw"):
+            raise InvalidURLError(f"ids must be one of escaped, raw, not {ids!r}")
+        self.ids: Ids = ids
         self.placeholders = keys.placeholders(root)  # the names that a runtime context must fill
         self._reopen = reopen
 
@@ -88,7 +94,8 @@ class ObjectTranscriptStore:
         """See `TranscriptStore.read_segment`. One request."""
         self._check_filled()
         split = keys.split_key(self._root, segment_key) if isinstance(segment_key, str) else None
-        ids, parsed = split or (None, None)
+        path, parsed = split or ("", None)
+        ids = keys.read_path(self._spelling, path)
         if ids is None or not isinstance(parsed, SegmentName):
             raise InvalidSegmentError(
                 f"{segment_key!r} is no key of a segment in {self}; keys come from append_segment and list_segments"
@@ -109,9 +116,10 @@ class ObjectTranscriptStore:
         missing = [name for name, value in values.items() if value is None]
         if missing:
             raise InvalidRefError(f"the runtime context has no {', '.join(missing)}, which {self} needs; set it")
-        root = keys.fill(self._root, {name: value for name, value in values.items() if value is not None})
+        given = {name: value for name, value in values.items() if value is not None}
+        root = keys.fill(self._root, given, self._spelling)
         reopen = (_filled, (*self._reopen, rc)) if self._reopen else None
-        return ObjectTranscriptStore(self._container, root, reopen=reopen)
+        return ObjectTranscriptStore(self._container, root, ids=self.ids, reopen=reopen)
 
     def delete(self, ref: TranscriptRef, *, purge: bool = False) -> DeleteResult:
         """See `TranscriptStore.delete`."""
@@ -231,16 +239,27 @@ class ObjectTranscriptStore:
         names, checked = self._names(ref), keys.check_writer_id(writer_id)
         return keys.writer_id_in(list_once(self._container, names, only=()).generation, checked)
 
-    def list_refs(self, tenant: str | None = None, agent_id: str | None = None) -> Iterator[TranscriptRef]:
+    def list_refs(
+        self,
+        tenant: str | None = None,
+        agent_id: str | None = None,
+        *,
+        on_skipped: Callable[[Skipped], object] | None = None,
+    ) -> Iterator[TranscriptRef]:
         """The transcripts that hold a segment, each once, in order of their keys; a page of the listing at a time.
 
         A directory that nothing was ever written to is as good as empty; `glance` tells whether it is there.
+
+        Args:
+            tenant, agent_id: only theirs.
+            on_skipped: told of what is left out: transcripts whose ids are written otherwise than this store writes them, and
+                those of which other than records is left. `SkippedCount` counts them. Default: a logged warning at the end.
 
         Raises:
             ContainerNotFoundError: there is no such bucket or container, or the directory is gone.
         """
         self._check_filled()
-        return list_refs(self._container, self._root, tenant, agent_id)
+        return list_refs(self._container, self._root, self._spelling, tenant, agent_id, on_skipped)
 
     def glance(self) -> Glance:
         """Whether the place is there, and what is in it that is no transcript's. One request.
@@ -295,7 +314,7 @@ class ObjectTranscriptStore:
     @property
     def identity(self) -> str:
         """Tells this store from every other, also from one of the same location on another server. Holds no secret."""
-        return f"{self._container.identity} {self}"
+        return f"{self._container.identity} {self}{' ids=raw' * (self.ids == 'raw')}"
 
     def close(self) -> None:
         """Close the connections, those of views included; later calls raise `StoreClosedError`."""
@@ -324,13 +343,23 @@ class ObjectTranscriptStore:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _journal_identity(self, ref: TranscriptRef) -> str:
+        """What a writer's journal names: most transcripts are at one place, however ids are written."""
+        base = f"{self._container.identity} {self}"
+        return base if self._names(ref).prefix == self._root + ref.prefix else f"{base} ids={self.ids}"
+
+    @cached_property
+    def _spelling(self) -> Spelling:
+        """Made when first needed, since what a driver can do may depend on its client."""
+        return keys.ESCAPED if self.ids == "escaped" else Spelling("raw", self._container.driver.capabilities.unfit_in_names)
+
     def _names(self, ref: TranscriptRef) -> TranscriptKeys:
         self._check_filled()
         if not isinstance(ref, TranscriptRef):
             raise InvalidRefError(
                 f"a transcript is named by a TranscriptRef, not {type(ref).__name__}; see TranscriptRef.parse"
             )
-        return TranscriptKeys(self._root, ref.prefix)
+        return TranscriptKeys(self._root, self._spelling.prefix(ref.tenant, ref.agent_id, ref.session_id))
 
     def _check_filled(self) -> None:
         if self.placeholders:

@@ -16,11 +16,12 @@ DEFAULT_TENANT = "default"
 class TranscriptRef:
     """One session's transcript.
 
-    Each part may be any non-blank text: it is escaped (`keys.escape`) where it becomes part of a storage key, so no id
+    Each part may be any non-blank text: it is escaped (`keys.Spelling`) where it becomes part of a storage key, so no id
     can leave its own prefix and no two ids share one.
 
     Raises:
-        InvalidRefError: a part is blank, not text, not encodable as UTF-8, or over 255 bytes once escaped.
+        InvalidRefError: a part is blank, not text, not encodable as UTF-8, or over 255 bytes however it is written. (How a
+            store writes it may take more: then the store refuses it.)
     """
 
     tenant: str
@@ -29,7 +30,7 @@ class TranscriptRef:
 
     def __post_init__(self) -> None:
         for name in ("tenant", "agent_id", "session_id"):
-            keys.check_id(getattr(self, name), name.replace("_", " "))
+            keys.RAW.write(getattr(self, name), name.replace("_", " "))
 
     @classmethod
     def parse(cls, text: str) -> TranscriptRef:
@@ -54,7 +55,7 @@ class TranscriptRef:
 
     @property
     def prefix(self) -> str:
-        """The key prefix of the transcript below the store's root, with its final ``/``."""
+        """The key prefix of the transcript below the root of a store with ``ids=escaped``, with its final ``/``."""
         return f"{self}/"
 
 

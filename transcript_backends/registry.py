@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP = "transcript_backends.backends"
 URL_VARIABLE = "TRANSCRIPT_STORE_URL"
 
 COMMON_SETTINGS = (
+    Setting("ids", choices=("escaped", "raw")),
     Setting("conditional_writes", choices=("on", "off")),
     Setting("max_attempts", "int"),
     Setting("retry_deadline", "seconds"),
@@ -209,7 +210,7 @@ def open_store(url: str | None = None, /, **options: Any) -> ObjectTranscriptSto
     private = {each.name for each in (*COMMON_SETTINGS, *backend.settings) if each.secret or each.kind == "object"}
     portable = backend.shared and not private & settings.keys()
     reopen = (_open_again, (url, options)) if portable else None
-    return ObjectTranscriptStore(container, parsed.root, reopen=reopen)
+    return ObjectTranscriptStore(container, parsed.root, ids=settings.get("ids", "escaped"), reopen=reopen)
 
 
 def engine_of(url: str | None = None, /, **options: Any) -> str:

@@ -344,7 +344,7 @@ class TranscriptWriter:
         store, most_bytes = self._store, self._limits[1]
         with (
             self._reading(spool_dir),
-            leftovers(self._machine, spool_dir, str(store), store.identity, self.ref, most_bytes) as found,
+            leftovers(self._machine, spool_dir, str(store), store._journal_identity(self.ref), self.ref, most_bytes) as found,
         ):
             for path, writer_id, batches, offload_bytes in found:
                 for batch in batches:
@@ -370,7 +370,9 @@ class TranscriptWriter:
     # --- the journal --------------------------------------------------------------------------------------------------
 
     def _open_journal(self, spool_dir: str) -> Journal:
-        header = Header(str(self._store), self._store.identity, self.ref, self.writer_id, self._offload_bytes)
+        header = Header(
+            str(self._store), self._store._journal_identity(self.ref), self.ref, self.writer_id, self._offload_bytes
+        )
         try:
             return Journal(
                 self._machine, spool_dir, header, lambda: Waiting(self._sent, Batch(self._stored, list(self._lines)))

@@ -150,8 +150,8 @@ def test_so_many_are_compacted_at_once_and_no_more_are_taken_from_the_listing(in
 
     taken = []
 
-    def list_refs(*args):
-        for ref in real_list(*args):
+    def list_refs(*args, **options):
+        for ref in real_list(*args, **options):
             taken.append(ref)
             assert len(taken) <= together[2] + jobs
             yield ref
@@ -193,8 +193,8 @@ def test_a_listing_that_fails_ends_it_after_what_is_under_way(invoke, fill, monk
     fill(*REFS[:2])
     real = ObjectTranscriptStore.list_refs
 
-    def list_refs(*args):
-        yield from real(*args)
+    def list_refs(*args, **options):
+        yield from real(*args, **options)
         raise StoreUnavailableError("gone")
 
     monkeypatch.setattr(ObjectTranscriptStore, "list_refs", list_refs)

@@ -236,8 +236,8 @@ def test_a_listing_that_fails_ends_it_after_what_is_under_way(invoke, fill, url,
     fill(REF, "demo/agent/s2")
     real = ObjectTranscriptStore.list_refs
 
-    def list_refs(*args):
-        yield from real(*args)
+    def list_refs(*args, **options):
+        yield from real(*args, **options)
         raise StoreUnavailableError("gone")
 
     monkeypatch.setattr(ObjectTranscriptStore, "list_refs", list_refs)

@@ -144,7 +144,7 @@ def java_turns(turns: int) -> Iterator[tuple[str, list[str]]]:
     yield f"{seq}-{seq + 2}-0a1b2c3d.jsonl", lines
 
 
-def put_java_session(objects: Objects, ref: TranscriptRef, turns: int) -> list[str]:
+def put_java_session(objects: Objects, ref: TranscriptRef | str, turns: int) -> list[str]:
     """Store such a session; gives its lines in order."""
     everything: list[str] = []
     for name, lines in java_turns(turns):

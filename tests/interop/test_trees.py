@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 from interop.others import JavaEntry, Numbered, Objects, go_events, java_context, java_entries, java_line, put_java_session
 
-from transcript_backends import CompactionPolicy, ObjectTranscriptStore, TranscriptRef, open_store
+from transcript_backends import CompactionPolicy, ObjectTranscriptStore, SkippedCount, TranscriptRef, open_store
 from transcript_backends.entries import (
     MessageEntry,
     SessionCompaction,
@@ -122,6 +122,31 @@ def test_a_compaction_of_it_that_died_before_it_removed_the_sources_shows_no_ent
 def test_the_writer_ids_it_makes_are_read(store, objects, writer):
     objects.put(f"default/coder/s/events/0-0-{writer}.jsonl", java_line("message", "m", 0, role="USER", content="z"))
     assert [record.writer_id for record in store.records(TranscriptRef.parse("coder/s"))] == [writer]
+
+
+# --- one store, ids as they are -----------------------------------------------------------------------------------------
+
+ODD = ["user@host", "a b", "café", "50%+1?#", "k=v"]
+
+
+@pytest.mark.parametrize("session", ODD)
+def test_with_raw_ids_all_write_and_read_one_transcript(store, objects, session):
+    raw = ObjectTranscriptStore(store._container, store._root, ids="raw")
+    ref, path = TranscriptRef("my company", "coder", session), f"my company/coder/{session}"
+    lines = put_java_session(objects, path, 2)
+    skipped = SkippedCount()
+    assert list(store.list_refs(on_skipped=skipped)) == []
+    assert [repr(path) in each and "ids=raw" in each for each in skipped.messages] == [True]
+    assert list(raw.list_refs(on_skipped=skipped)) == [ref]
+    with raw.writer(ref) as writer:
+        writer.append(MessageEntry.user("And now?", parent_id="img"))
+    seen = ids(tree_of(raw, ref).entries)
+    assert len(seen) == len(lines) + 1
+    assert raw.compact(ref, FULL).segments_after == 1
+    assert ids(tree_of(raw, ref).entries) == seen
+    assert [each.id for each in java_entries(objects, path)] == seen
+    assert [each.id for each in go_events(objects, path)] == seen
+    assert len(skipped) == 1
 
 
 # --- ours, read by theirs ---------------------------------------------------------------------------------------------

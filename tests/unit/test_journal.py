@@ -507,6 +507,20 @@ def test_what_another_transcript_has_left_is_left_to_it(tmp_path: Path, member: 
     assert [record.json() for record in store.records(other)] == [{"n": 0}]
 
 
+@pytest.mark.parametrize(("session", "is_sent"), [("s1", True), ("a b", False)])
+def test_what_is_left_goes_only_to_where_it_was_to_go_however_ids_are_spelled(
+    tmp_path: Path, session: str, is_sent: bool
+) -> None:
+    """Where both spellings have one place, either sends it; else a part of it may be stored already, at the other one."""
+    ref, spool = dataclasses.replace(REF, session_id=session), str(tmp_path / "spool")
+    dies(lambda: local(tmp_path).writer(ref, spool_dir=spool, **AT_HAND).append({"n": 0}))
+    raw = ObjectTranscriptStore(Container(LocalObjectStore(str(tmp_path / "store"))), ids="raw")
+    raw.writer(ref, spool_dir=spool).close()
+    assert len(list(raw.records(ref))) == is_sent
+    local(tmp_path).writer(ref, spool_dir=spool).close()
+    assert [record.json() for record in local(tmp_path).records(ref)] == [{"n": 0}]
+
+
 def test_what_is_left_and_can_not_be_stored_is_kept_and_named(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     dies(lambda: local(tmp_path).writer(REF, writer_id="mine", spool_dir=str(spool), **AT_HAND).append({"n": 0}))

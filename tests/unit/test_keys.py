@@ -11,15 +11,19 @@ from hypothesis import strategies as st
 from transcript_backends import keys
 from transcript_backends.errors import InvalidRefError, InvalidSegmentError
 from transcript_backends.keys import (
+    ESCAPED,
     MAX_SEQ,
+    RAW,
     IndexKey,
     MarkerKey,
     PayloadKey,
     SegmentName,
+    Spelling,
     TranscriptKeys,
     escape,
     parse_object,
     parse_segment_name,
+    read_path,
     split_key,
     unescape,
 )
@@ -130,6 +134,88 @@ def test_an_id_takes_255_bytes_once_escaped_and_no_more(fits, too_long):
     assert len(keys.check_id(fits, "tenant")) == 255
     with pytest.raises(InvalidRefError, match=r"tenant .*255 is the limit; use a shorter id"):
         keys.check_id(too_long, "tenant")
+
+
+# --- ids as other programs write them ---------------------------------------------------------------------------------
+
+
+ON_AZURE = Spelling("raw", r"\.\Z")
+IN_A_DIRECTORY = Spelling("raw", r"\A\.")
+RAWS = [RAW, ON_AZURE, IN_A_DIRECTORY]
+
+
+@pytest.mark.parametrize("spelling", RAWS)
+@given(text=st.one_of(texts.filter(str.strip), st.text("=23DF05AC\\/.\x05\x85", min_size=1).filter(str.strip)))
+def test_every_raw_id_has_one_segment_that_reads_as_it(spelling, text):
+    segment = spelling.escape(text)
+    assert spelling.read(segment) == text
+    assert "/" not in segment
+    assert segment not in (".", "..")
+    assert not re.search("[\x00-\x1f\x7f-\x9f]", segment)
+    assert len(segment.encode()) <= len(escape(text))
+
+
+@pytest.mark.parametrize("spelling", RAWS)
+@given(segment=st.text("=23DF05AC\\./a b\x05\x85", min_size=1))
+def test_a_raw_segment_reads_as_the_one_id_that_is_written_so_or_as_none(spelling, segment):
+    text = spelling.read(segment)
+    assert text is None or spelling.write(text, "id") == segment
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a b", "user@host", "café", "cafe\u0301", "日本", "🙂", "a+b", "100%", "a%20b", "a?b", "a#b", "a:b", "k=v", "=", "==",
+        "=4", "=2f", "=st", "a=state", "=states",
+        "~", "{x}", "<a&b>", "a;b,c", "'\"`", "*[!]", "a..b", " a ", "a\u2028", "\u202e", "\U0010ffff",
+    ],
+)  # fmt: skip
+def test_what_other_programs_put_into_paths_as_it_is_stands_for_itself(text):
+    for spelling in RAWS:
+        assert (spelling.escape(text), spelling.read(text)) == (text, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "segment"),
+    [
+        ("a/b", "a=2Fb"),
+        ("a\\b", "a=5Cb"),
+        (".", "=2E"),
+        ("..", "=2E=2E"),
+        ("a\tb\0", "a=09b=00"),
+        ("\x7f\x85", "=7F=C2=85"),
+        ("=2F", "=3D2F"),
+        ("k=20v", "k=3D20v"),
+        ("==2F", "==3D2F"),
+        ("=/", "==2F"),
+        ("\ufffe", "=EF=BF=BE"),
+        ("=state", "=3Dstate"),
+    ],
+)
+def test_what_no_path_can_hold_is_escaped_in_raw_too(text, segment):
+    assert (RAW.escape(text), RAW.read(segment)) == (segment, text)
+
+
+def test_what_a_service_can_not_hold_is_escaped_there_only():
+    assert [each.escape("a.") for each in RAWS] == ["a.", "a=2E", "a."]
+    assert [each.escape(".hidden") for each in RAWS] == [".hidden", ".hidden", "=2Ehidden"]
+    assert [each.read("a.") for each in RAWS] == ["a.", None, "a."]
+
+
+@pytest.mark.parametrize("segment", ["a=20b", "=61", "=C3=A4", "=2E", "=FF", "", " ", "\ud800", "a=2Eb"])
+def test_a_segment_that_no_raw_id_is_written_as_is_nobodys(segment):
+    assert RAW.read(segment) in (None, "." if segment == "=2E" else None)
+
+
+def test_a_raw_id_takes_255_bytes_as_it_is_written():
+    assert RAW.write("é" * 127 + "x", "tenant") == "é" * 127 + "x"
+    with pytest.raises(InvalidRefError, match=r"takes 256 bytes as it is written \(ids=raw\), 255 is the limit"):
+        RAW.write("é" * 128, "tenant")
+
+
+def test_the_default_reads_no_raw_segment_but_those_that_both_write_alike():
+    for text in filter(str.strip, NASTY):
+        assert ESCAPED.read(RAW.escape(text)) == (text if RAW.escape(text) == escape(text) else None)
 
 
 # --- segment names ----------------------------------------------------------------------------------------------------
@@ -317,7 +403,8 @@ def test_a_key_built_for_a_transcript_is_split_into_what_it_was_built_from(root,
         (names.deleting(number), MarkerKey(False, number)),
         (names.deleted(number), MarkerKey(True, number)),
     ]:
-        assert split_key(root, key) == (ids, parsed)
+        path, found = split_key(root, key)
+        assert (read_path(ESCAPED, path), found) == (ids, parsed)
         assert names.parse(key) == parsed
         assert len(key.encode()) <= 1024
         assert names.parse("x" + key) is None
@@ -349,7 +436,24 @@ def test_a_key_built_for_a_transcript_is_split_into_what_it_was_built_from(root,
     ],
 )
 def test_a_key_that_we_would_not_write_like_this_is_somebody_elses(key):
-    assert split_key("root/", key) is None
+    found = split_key("root/", key)
+    assert found is None or read_path(ESCAPED, found.path) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("root/t/a/ä/events/0-0-w.jsonl", "t/a/ä"),
+        ("root/t/a/s/x/events/0-0-w.jsonl", "t/a/s/x"),
+        ("root/a/s/events/0-0-w.jsonl", "a/s"),
+        ("root/a/s\n/events/0-0-w.jsonl", "a/s\n"),
+        ("root/t/a/s/x/events/deleted-1", None),
+        ("root/t/a/s/x/events/notes.txt", None),
+        ("root/t/a/s/x/payloads/" + "0a" * 32, None),
+    ],
+)
+def test_a_segment_that_another_program_put_elsewhere_is_recognised(key, path):
+    assert getattr(split_key("root/", key), "path", None) == path
 
 
 def test_a_key_takes_1024_bytes_and_no_more():

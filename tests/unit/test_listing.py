@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.setups import EVENTS, REF, HookedObjectStore, ServerClock, UnorderedObjectStore, append, line, make
 
-from transcript_backends import CompactionPolicy, InvalidRefError, Record, StoreUnavailableError, TranscriptRef
+from transcript_backends import CompactionPolicy, InvalidRefError, Record, Skipped, StoreUnavailableError, TranscriptRef
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import WrapperObjectStore
 from transcript_backends.index import SegmentIndex, Source, build
@@ -422,7 +422,64 @@ def test_paths_that_are_no_transcripts_are_ignored(wrap):
     ]:  # fmt: skip
         setup.put(key, b"{}\n")
     append(setup.store, 0, 0)
+    skipped = []
+    assert list(setup.store.list_refs(on_skipped=skipped.append)) == [REF]
+    raw, neither = (
+        ["ä/b/c", "a/=/c"],
+        ["a/b", "a/b/c/d", "/b/c", f"{'x' * 256}/b/c", "a/=41/c", "a/ /c", "a/=20/c"],
+    )
+    assert sorted(skipped) == sorted(
+        [Skipped(each, "spelling", "raw") for each in raw] + [Skipped(each, "spelling") for each in neither]
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: inner, UnorderedObjectStore])
+@pytest.mark.parametrize(
+    ("objects", "told"),
+    [
+        ([f"payloads/{PAYLOAD}"], True),
+        ([f"index/0-0-{COMPACTED.format(0)}.jsonl.json"], True),
+        ([f"events/0-0-{COMPACTED.format(0)}.jsonl", "events/deleted-1"], True),
+        (["events/deleting-1", f"payloads/{PAYLOAD}"], True),
+        (["events/deleting-1", "events/deleted-1"], False),
+        (["events/notes.txt", "other/x"], False),
+        ([f"payloads/{PAYLOAD}", "events/0-0-w.jsonl"], False),
+    ],
+)
+def test_what_is_left_of_a_transcript_without_its_records_is_told_of(wrap, objects, told):
+    setup = make(wrap=wrap)
+    for rest in objects:
+        setup.put(REF.prefix + rest, b"{}\n")
+    skipped = []
+    list(setup.store.list_refs(on_skipped=skipped.append))
+    assert skipped == [Skipped(str(REF), "no records")] * told
+    assert (setup.store.delete(REF).deleted > 0) == (told or "events/0-0-w.jsonl" in objects)
+
+
+def test_what_a_listing_leaves_out_is_logged_where_nobody_asks_for_it(caplog):
+    setup = make("root/")
+    for name in ("a b", "c d", "é", "f g", "a/b", "s1"):
+        setup.put(f"root/acme/coder/{name}/events/0-0-w.jsonl", b"{}\n")
+    setup.put(f"root/acme/coder/s2/payloads/{PAYLOAD}", b"x")
     assert list(setup.store.list_refs()) == [REF]
+    assert [each.getMessage() for each in caplog.records] == [
+        "memory://m/root/: 1 transcript is left out whose ids are spelled otherwise than in this store: 'acme/coder/a/b'; no "
+        "setting reads them: rename them",
+        "memory://m/root/: 4 transcripts are left out whose ids are spelled otherwise than in this store: 'acme/coder/a b', "
+        "'acme/coder/c d', 'acme/coder/f g', ...; open the store with ids=raw for them",
+        "memory://m/root/: 1 transcript is left out without a segment, but with payloads or indexes: 'acme/coder/s2'; another "
+        "program has deleted the segments, or a delete or an append has died: delete what is not needed",
+    ]
+
+
+@pytest.mark.parametrize("agent", ["my agent", "a=20b", "coder"])
+def test_what_is_left_out_is_told_of_those_only_that_were_asked_for(agent):
+    setup = make()
+    for path in ("acme/my agent/s", "acme/a=20b/s =41", "acme/coder/s t", "other/x y/s"):
+        setup.put(f"{path}/events/0-0-w.jsonl", b"{}\n")
+    skipped = []
+    assert list(setup.store.list_refs(agent_id=agent, on_skipped=skipped.append)) == []
+    assert {each.path.split("/")[1] for each in skipped} == {agent}
 
 
 def test_the_rest_of_a_long_session_is_jumped_over():

@@ -56,7 +56,7 @@ def test_a_wrong_number_of_parts_is_refused_with_the_right_form():
 
 
 @pytest.mark.parametrize("field", ["tenant", "agent_id", "session_id"])
-@pytest.mark.parametrize("value", ["", " ", "\n", None, 7, b"x", "\udc00", "x" * 256, "é" * 43])
+@pytest.mark.parametrize("value", ["", " ", "\n", None, 7, b"x", "\udc00", "x" * 256, "é" * 128])
 def test_an_id_that_can_be_no_segment_is_refused_when_the_ref_is_made(field, value):
     with pytest.raises(InvalidRefError) as caught:
         TranscriptRef(**{"tenant": "t", "agent_id": "a", "session_id": "s", field: value})

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from transcript_backends import ObjectTranscriptStore, TranscriptRef
+from transcript_backends import ObjectTranscriptStore, Skipped, SkippedCount, TranscriptRef
 from transcript_backends.cli.explaining import show_error
 from transcript_backends.cli.progress import tally
-from transcript_backends.cli.session import NoSuchTranscriptError, Session, all_refs, ref_argument
+from transcript_backends.cli.session import NoSuchTranscriptError, Session, all_refs, ref_argument, warn_of
 
 _Result = TypeVar("_Result")
 
@@ -36,9 +36,9 @@ class Choice(NamedTuple):
     shard: tuple[int, int]
     jobs: int
 
-    def refs(self, store: ObjectTranscriptStore) -> Iterable[TranscriptRef]:
+    def refs(self, store: ObjectTranscriptStore, on_skipped: Callable[[Skipped], object]) -> Iterable[TranscriptRef]:
         """The transcripts, as the listing gives them."""
-        return self.named or filter(self._in_shard, all_refs(store, self.tenant, self.agent))
+        return self.named or filter(self._in_shard, all_refs(store, self.tenant, self.agent, on_skipped=on_skipped))
 
     def _in_shard(self, ref: TranscriptRef) -> bool:
         number, shards = self.shard
@@ -124,7 +124,9 @@ def go_through(
     """
     failed = False
     missing: list[TranscriptRef] = []
-    with tally("transcripts done", shown=not session.json) as one_more, closing(_in_threads(work, choice, store)) as done:
+    skipped = SkippedCount()
+    refs = choice.refs(store, skipped)
+    with tally("transcripts done", shown=not session.json) as one_more, closing(_in_threads(work, refs, choice.jobs)) as done:
         for ref, future in done:
             error = future.exception()
             if error is not None:
@@ -135,24 +137,25 @@ def go_through(
             elif choice.named:
                 missing.append(ref)
             one_more()
+    warn_of(skipped, session)
     return Outcome(failed, missing)
 
 
 def _in_threads(
-    work: Callable[[TranscriptRef], _Result], choice: Choice, store: ObjectTranscriptStore
+    work: Callable[[TranscriptRef], _Result], given: Iterable[TranscriptRef], jobs: int
 ) -> Generator[tuple[TranscriptRef, Future[_Result]], None, None]:
     """What is done, as it gets done. The next transcript is asked for when a thread is free, and only then.
 
     Where the listing fails, what is under way is finished first. Where the caller has had enough (Ctrl-C, say), nobody waits
     for the threads: their next request fails when the store is closed.
     """
-    pool = ThreadPoolExecutor(choice.jobs)
+    pool = ThreadPoolExecutor(jobs)
     under_way: dict[Future[_Result], TranscriptRef] = {}
     problem: Exception | None = None
     try:
-        refs = iter(choice.refs(store))
+        refs = iter(given)
         while True:
-            while len(under_way) < choice.jobs and problem is None:
+            while len(under_way) < jobs and problem is None:
                 try:
                     ref = next(refs, None)
                 except Exception as error:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from transcript_backends import InvalidURLError, ObjectTranscriptStore, TranscriptRef, open_store
+from transcript_backends import InvalidURLError, ObjectTranscriptStore, Skipped, SkippedCount, TranscriptRef, open_store
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -57,12 +57,17 @@ class NothingThereError(click.ClickException):
 
 
 def all_refs(
-    store: ObjectTranscriptStore, tenant: str | None = None, agent: str | None = None, *, only_look: bool = False
+    store: ObjectTranscriptStore,
+    tenant: str | None = None,
+    agent: str | None = None,
+    *,
+    on_skipped: Callable[[Skipped], object],
+    only_look: bool = False,
 ) -> Iterator[TranscriptRef]:
     """The transcripts of a store, of a tenant or of an agent.
 
     Args:
-        store, tenant, agent: as for ``list_refs``.
+        store, tenant, agent, on_skipped: as for ``list_refs``.
         only_look: whether other objects in place of transcripts are worth a warning only.
 
     Raises:
@@ -70,7 +75,7 @@ def all_refs(
             no transcript.
     """
     ref = None
-    for ref in store.list_refs(tenant, agent):
+    for ref in store.list_refs(tenant, agent, on_skipped=on_skipped):
         yield ref
     if ref is not None:
         return
@@ -142,6 +147,15 @@ def size(number: int) -> str:
 def warn(text: str) -> None:
     """Say on standard error what does not end the command."""
     click.echo(f"{click.style('transcripts: warning:', fg='yellow')} {visible(text)}", err=True)
+
+
+def warn_of(skipped: SkippedCount, session: Session) -> None:
+    """Say what a listing of transcripts has left out."""
+    for message in skipped.messages:
+        if session.json:
+            click.echo(json.dumps({"warning": message, "skipped": len(skipped)}), err=True)
+        else:
+            warn(message)
 
 
 def visible(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from transcript_backends import Record, SegmentInfo, TranscriptRef
+from transcript_backends import Record, SegmentInfo, SkippedCount, TranscriptRef
 from transcript_backends.cli.session import (
     NoSuchTranscriptError,
     Session,
@@ -20,6 +20,7 @@ from transcript_backends.cli.session import (
     ref_argument,
     store_option,
     visible,
+    warn_of,
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -54,11 +55,12 @@ def ls(session: Session, ref: TranscriptRef | None, tenant: str | None, agent: s
 
 def _list_transcripts(session: Session, tenant: str | None, agent: str | None) -> None:
     store = session.open_store()
-    ref = None
-    for ref in all_refs(store, tenant, agent, only_look=True):
+    ref, skipped = None, SkippedCount()
+    for ref in all_refs(store, tenant, agent, on_skipped=skipped, only_look=True):
         session.show(str(ref), ref=str(ref), tenant=ref.tenant, agent=ref.agent_id, session=ref.session_id)
     if ref is None and not session.json and sys.stdout.isatty():
         click.echo(f"no transcripts in {store}", err=True)
+    warn_of(skipped, session)
 
 
 def _list_segments(session: Session, ref: TranscriptRef, *, keys: bool) -> None:

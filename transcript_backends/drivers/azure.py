@@ -84,10 +84,15 @@ class AzureObjectStore:
         self._shared = client if isinstance(client, SharedClient) else SharedClient(ready=client)
         parts = urlsplit(endpoint)
         known = endpoint == f"https://{parts.netloc}" and _AZURE_HOST.fullmatch(parts.netloc) is not None
-        # Keys are ASCII, in byte order; with a hierarchical namespace, directory by directory (azure-sdk-for-go#24210).
+        # Keys come in byte order (where they are ASCII); with a hierarchical namespace, directory by directory
+        # (azure-sdk-for-go#24210).
         # Which of the two an account has can't be told from outside, so listings never start in the middle.
         self.capabilities = Capabilities(
-            create_only="yes" if known else "probe", start_after=False, delete_batch=256, conditional_delete=True
+            create_only="yes" if known else "probe",
+            start_after=False,
+            delete_batch=256,
+            conditional_delete=True,
+            unfit_in_names=r"\.\Z",  # "no path segments should end with a dot", its rules for names say
         )
         self.location = f"az://{container}@{parts.netloc}" if known else f"az://{container}"
         self.details = "" if known else f"endpoint {endpoint}"

@@ -156,6 +156,8 @@ class Capabilities:
         concurrency: how many calls may be under way at once. Where a client works in Python, more threads only wait for one
             another, and keep an event loop waiting.
         parallel: how many of them one operation makes at once; 1 where a thread costs more than it saves.
+        unfit_in_names: a pattern of what no segment of a key can hold here, besides control characters and slashes; empty for
+            nothing else.
     """
 
     create_only: Literal["yes", "probe", "no"] = "yes"
@@ -166,6 +168,7 @@ class Capabilities:
     conditional_delete: bool = False
     concurrency: int = 16
     parallel: int = 16
+    unfit_in_names: str = ""
 
 
 def content_type(key: str) -> str:

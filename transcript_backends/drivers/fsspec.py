@@ -79,7 +79,7 @@ class FsspecObjectStore:
         self._creates = own or self._sftp or is_here
         self._instances = Instances(filesystem, options, arguments)
         self._walks = Walks(partial(walk, self._look_into))
-        self.capabilities = Capabilities(create_only="yes" if is_here else "probe", one_pass=False)
+        self.capabilities = Capabilities(create_only="yes" if is_here else "probe", one_pass=False, unfit_in_names=r"\A\.")
         self.identity = f"{location} {_public(options)} {arguments[:1]}" if options or arguments else location
 
     # --- write --------------------------------------------------------------------------------------------------------

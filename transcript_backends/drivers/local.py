@@ -64,7 +64,7 @@ class LocalObjectStore:
         self._system = FileSystem()
         self._is_new = not _is_directory(directory)
         self.location = f"file://{directory}"
-        self.capabilities = Capabilities(one_pass=False, parallel=1, conditional_delete=True)
+        self.capabilities = Capabilities(one_pass=False, parallel=1, conditional_delete=True, unfit_in_names=r"\A\.")
         self._root = os.path.realpath(directory)
         self._walks = Walks(self._walk)
         self._plain: tuple[str, float] = "", 0.0  # a directory no link leads to, and when that was seen

@@ -24,6 +24,7 @@ from transcript_backends import (
     RuntimeContext,
     SegmentConflictError,
     SegmentNotFoundError,
+    Skipped,
     TranscriptRef,
     copy_transcript,
     open_store,
@@ -63,6 +64,18 @@ IDS = [
     "\\..\\x",
     "tab\tnul\0",
 ]
+
+AS_THEY_ARE = [
+    "a b",
+    "user@host:8080",
+    "café cafe\u0301",
+    "日本" * 40,
+    "🙂~{x}<&>*[!]",
+    "a+b%2Fc?d=e#f",
+    "k=v;=4,'\"`$^|",
+    " a..b",
+]
+RAW_IDS = [*AS_THEY_ARE, "a/b\\c", "..", "=2F=41", "tab\tnul\0\x85\ufffe", ".a", "a.", "A"]
 
 KEPT_LINES = [
     b'{"lone":"\\ud800"}',
@@ -643,6 +656,58 @@ class StoreContract(Racing):
             store.delete(second)
         assert [record.json()["n"] for record in store.records(first)] == [1]
         assert list(store.list_refs(tenant)) == [first]
+
+    @pytest.fixture
+    def raw(self, store: ObjectTranscriptStore) -> ObjectTranscriptStore:
+        """The same place, with ids as programs write them that escape nothing."""
+        return ObjectTranscriptStore(store._container, store._root, ids="raw")
+
+    def test_any_id_works_raw_too_and_most_stand_in_the_keys_as_they_are(self, raw: ObjectTranscriptStore, tenant: str) -> None:
+        refs = [TranscriptRef(tenant, "ein agent é", session) for session in RAW_IDS]
+        keys = [raw.append_segment(each, 0, 0, "w", lines_of(number)) for number, each in enumerate(refs)]
+        for number, (ref, key) in enumerate(zip(refs, keys, strict=True)):
+            assert [record.json()["n"] for record in raw.records(ref)] == [number]
+            if ref.session_id in AS_THEY_ARE:
+                assert f"/{ref.session_id}/events/" in key
+        assert set(raw.list_refs(tenant)) == set(refs)
+        assert set(raw.list_refs(tenant, "ein agent é")) == set(refs)
+        assert self.stored(raw, keys[0]) == lines_of(0)
+        raw.append_segment(refs[0], 1, 1, "w", lines_of(1))
+        assert raw.compact(refs[0], CompactionPolicy(full=True)).segments_after == 1
+        assert raw.next_seq(refs[0]) == 2
+        assert raw.delete(refs[0]).deleted == 2
+        assert set(raw.list_refs(tenant)) == set(refs[1:])
+
+    def test_what_is_spelled_otherwise_is_told_of_and_never_taken_for_another(
+        self, store: ObjectTranscriptStore, raw: ObjectTranscriptStore, tenant: str
+    ) -> None:
+        plain, odd = TranscriptRef(tenant, "agent", "s1"), TranscriptRef(tenant, "user@host", "a b")
+        stores = [store, raw]
+        for seq, each in enumerate(stores):
+            each.append_segment(plain, seq, seq, "w", lines_of(seq))  # at one place, however it is spelled
+            each.append_segment(odd, seq, seq, "w", lines_of(seq))
+        for seq, each in enumerate(stores):
+            assert [record.seq for record in each.records(plain)] == [0, 1]
+            assert [record.seq for record in each.records(odd)] == [seq]
+            skipped: list[Skipped] = []
+            assert sorted(each.list_refs(tenant, on_skipped=skipped.append)) == [plain, odd]
+            other = stores[1 - seq]
+            path = other._names(odd).prefix[len(other._root) : -1]
+            assert skipped == [Skipped(path, "spelling", other.ids)]
+            skipped.clear()
+            assert list(each.list_refs(tenant, "user@host", on_skipped=skipped.append)) == [odd]
+            assert skipped == [Skipped(path, "spelling", other.ids)]
+
+    def test_a_copy_compares_ids_however_each_store_spells_them(
+        self, store: ObjectTranscriptStore, raw: ObjectTranscriptStore, tenant: str
+    ) -> None:
+        odd = TranscriptRef(tenant, "agent", "a/b é =41")
+        for seq in range(2):
+            raw.append_segment(odd, seq, seq, "w", lines_of(seq))
+        for copied in (2, 0):
+            assert copy_transcript(raw, store, odd).segments == copied
+        assert list(store.records(odd)) == list(raw.records(odd))
+        assert copy_transcript(store, raw, odd).segments == 0
 
     @pytest.mark.parametrize(
         "session", ["", " ", "\n", "n" * 256, "\ud800"], ids=["empty", "blank", "newline", "long", "surrogate"]
