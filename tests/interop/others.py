@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ class Objects:
             return b"".join(iter(lambda: stream.read(65536), b""))
         finally:
             stream.close()
+
+    def replace(self, key: str, content: str) -> None:
+        self._driver.put(self.root + key, content.encode(), mode="overwrite", metadata={})
 
     def names(self, folder: str) -> list[str]:
         """The names of the objects in a folder, in no certain order."""
@@ -96,6 +100,16 @@ def _object(line: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def java_state(user: str, session: str, key: str) -> str:
+    """Where the Java harness keeps a state document: ids that need it in base64, the key as it is."""
+
+    def segment(text: str) -> str:
+        literal = re.fullmatch(r"[A-Za-z0-9_\-.]+", text)
+        return text if literal else base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    return f"{segment(user)}/{segment(session)}/{key}.json"
 
 
 def java_line(kind: str, own: str, second: int, *, parent: str | None = None, **members: Any) -> str:

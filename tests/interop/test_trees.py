@@ -7,9 +7,19 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 import pytest
-from interop.others import JavaEntry, Numbered, Objects, go_events, java_context, java_entries, java_line, put_java_session
+from interop.others import (
+    JavaEntry,
+    Numbered,
+    Objects,
+    go_events,
+    java_context,
+    java_entries,
+    java_line,
+    java_state,
+    put_java_session,
+)
 
-from transcript_backends import CompactionPolicy, ObjectTranscriptStore, SkippedCount, TranscriptRef, open_store
+from transcript_backends import CompactionPolicy, ObjectTranscriptStore, SkippedCount, StateStore, TranscriptRef, open_store
 from transcript_backends.entries import (
     MessageEntry,
     SessionCompaction,
@@ -147,6 +157,26 @@ def test_with_raw_ids_all_write_and_read_one_transcript(store, objects, session)
     assert [each.id for each in java_entries(objects, path)] == seen
     assert [each.id for each in go_events(objects, path)] == seen
     assert len(skipped) == 1
+
+
+# --- state documents --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun_by", ["java", "ours"])
+@pytest.mark.parametrize("place", [("user@host", "a b", "plan"), ("u", "s", "café"), ("日本", "s", "key with blank 100%")])
+def test_a_state_document_is_one_whoever_writes_it(store, objects, place, begun_by):
+    states, key = StateStore(store), f"=state/{java_state(*place)}"
+    if begun_by == "java":
+        objects.replace(key, "1")
+    else:
+        states.save(*place, 1)
+        assert objects.get(key) == b"1"
+    assert states.update(*place, int, lambda value: value + 1) == 2
+    assert objects.get(key) == b"2"
+    objects.replace(key, "3")
+    assert states.get(*place, int) == 3
+    assert states.list_session_ids(place[0]) == [place[1]]
+    assert len(objects.names("=state")) == 1
 
 
 # --- ours, read by theirs ---------------------------------------------------------------------------------------------

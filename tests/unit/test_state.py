@@ -39,6 +39,7 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import IfMatch, Meaning
 from transcript_backends.drivers.memory import MemoryObjectStore
 from transcript_backends.drivers.wrappers import FaultyObjectStore, InjectedError, RecordingObjectStore, WrapperObjectStore
+from transcript_backends.keys import escape
 from transcript_backends.state import places
 
 PLACE = ("u", "s", "k")
@@ -466,40 +467,104 @@ def test_the_java_implementation_finds_what_is_written_for_plain_ids(tmp_path):
     assert (tmp_path / "__anon__/s.1/memory_messages.jsonl").read_text() == '{"n":1}\n{"n":2}\n'
 
 
-def test_what_was_written_for_java_and_for_us_is_one_session(memory, others):
-    for name in ("old", "both"):
-        memory.put(f"{b64('a b')}/{b64('s 1')}/{name}.json", b"1", mode="create", metadata={})
-    old, version = others.get_versioned("a b", "s 1", "old", int)
-    assert old == 1
-    assert others.save("a b", "s 1", "both", 2) != version
-    assert others.get("a b", "s 1", "both", int) == 2
-    assert others.list_session_ids("a b") == ["s 1"]
+PLACES = [
+    ("user@host", "s 1", "k"),
+    ("u", "s", "café"),
+    ("u", "s", "key with blank"),
+    ("日本", "a:b", "50%+1?#k=v~"),
+    (None, "a b", "plan"),
+    ("u", "tab\there", "k"),
+]
+
+
+def in_java(user, session, key):
+    """Where the Java implementation has a document."""
+    ids = ("__anon__" if user is None else user, session)
+    return "/".join([*(each if re.fullmatch(r"[\w.-]+", each, re.ASCII) else b64(each) for each in ids), key])
+
+
+def escaped(user, session, key):
+    """Where one without regard to Java had it."""
+    return "/".join(map(escape, ("__anon__" if user is None else user, session, key)))
+
+
+@pytest.mark.parametrize("where", [in_java, escaped])
+@pytest.mark.parametrize("place", PLACES, ids=map(str, PLACES))
+def test_a_document_is_read_and_written_where_it_is(memory, others, place, where):
+    key = f"{where(*place)}.json"
+    memory.put(key, b"1", mode="create", metadata={})
+    value, version = others.get_versioned(*place, int)
+    assert value == 1
     with pytest.raises(VersionConflictError):
-        others.save_if_version("a b", "s 1", "old", 5, ABSENT)
-    newer = others.save_if_version("a b", "s 1", "old", 5, version)
-    for stale in (version, ABSENT):
-        with pytest.raises(VersionConflictError):
-            others.save_if_version("a b", "s 1", "old", 6, stale)
-    assert others.get_versioned("a b", "s 1", "old", int) == (5, newer)
-    assert sorted(memory._objects) == sorted(
-        [f"{b64('a b')}/{b64('s 1')}/{name}.json" for name in ("old", "both")]
-        + [f"a=20b/s=201/{name}.json" for name in ("old", "both")]
-    )
-    others.delete("a b", "s 1", "old")
-    assert others.get("a b", "s 1", "old", int) is None
-    others.delete("a b", "s 1")
+        others.save_if_version(*place, 2, ABSENT)
+    newer = others.save_if_version(*place, 2, version)
+    with pytest.raises(VersionConflictError):
+        others.save_if_version(*place, 3, version)
+    memory.put(key, b"3", mode="overwrite", metadata={})  # by the other one
+    with pytest.raises(VersionConflictError):
+        others.save_if_version(*place, 4, newer)
+    assert others.update(*place, int, lambda value: value + 1) == 4
+    assert others.save(*place, 5) == others.get_versioned(*place, int)[1]
+    assert list(memory._objects) == [key]
+    assert memory._objects[key].body == b"5"
+    if where is escaped or place[1].isprintable():
+        assert others.list_session_ids(place[0]) == [place[1]]
+    others.delete(*place)
     assert memory._objects == {}
 
 
-def test_a_list_of_java_is_gone_on_with_under_our_name(memory, others):
-    theirs = f"{b64('a b')}/s/k.jsonl"
-    put_java_list(memory, ["1", "2"], theirs)
-    version = others.save_list("a b", "s", "k", [1, 2])
-    assert others.get_list_versioned("a b", "s", "k", int) == ([1, 2], version)
-    assert "a=20b/s/k.jsonl" not in memory._objects
-    others.save_list("a b", "s", "k", [1, 2, 3])
-    assert others.get_list("a b", "s", "k", int) == [1, 2, 3]
-    assert others.update_list("a b", "s", "k", int, lambda items: items[1:]) == [2, 3]
+@pytest.mark.parametrize("where", [in_java, escaped])
+@pytest.mark.parametrize("place", PLACES, ids=map(str, PLACES))
+def test_a_list_is_read_and_written_where_it_is(memory, others, place, where):
+    key = f"{where(*place)}.jsonl"
+    put_java_list(memory, ["1", "2"], key)
+    version = others.save_list(*place, [1, 2])
+    assert others.get_list_versioned(*place, int) == ([1, 2], version)
+    others.save_list(*place, [1, 2, 3])
+    assert others.update_list(*place, int, lambda items: items[1:]) == [2, 3]
+    assert list(memory._objects) == [key]
+    put_java_list(memory, ["7"], key)
+    assert others.get_list(*place, int) == [7]
+
+
+@pytest.mark.parametrize("place", PLACES[:-1], ids=map(str, PLACES[:-1]))
+def test_a_new_document_is_where_the_java_implementation_looks_for_it(memory, others, place):
+    others.save(*place, 1)
+    others.save_list(*place, [1])
+    assert sorted(memory._objects) == [f"{in_java(*place)}.json", f"{in_java(*place)}.jsonl"]
+    assert others.list_session_ids(place[0]) == [place[1]]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("u", "s", "a/b"),
+        ("u", "s", "../k"),
+        ("u", "s", ".k"),
+        ("u", "..", "k"),
+        ("YSBi", "s", "k"),
+        ("u", ".s", "k"),
+        ("u", "s.", "k"),
+    ],
+)
+def test_what_would_be_in_another_place_in_java_is_escaped(memory, others, place):
+    others.save(*place, 1)
+    (key,) = memory._objects
+    assert key.count("/") == 2
+    assert key != f"{in_java(*place)}.json"
+    assert others.get(*place, int) == 1
+    assert others.list_session_ids(place[0]) == [place[1]]
+
+
+def test_a_version_that_was_elsewhere_is_not_written_over_what_came_before_it(memory, others):
+    place = ("user@host", "s", "k")
+    memory.put(f"{escaped(*place)}.json", b"1", mode="create", metadata={})
+    version = others.get_versioned(*place, int)[1]
+    memory.put(f"{in_java(*place)}.json", b"2", mode="create", metadata={})
+    for expected in (version, ABSENT, "~~~~~1"):
+        with pytest.raises(VersionConflictError, match="is not as it was read"):
+            others.save_if_version(*place, 3, expected)
+    assert others.get(*place, int) == 2
 
 
 def test_what_stands_beside_a_list_is_no_document_and_goes_with_it(memory, others):
@@ -554,7 +619,7 @@ IDS = st.one_of(
 
 
 def place(user, session, key="k"):
-    return places.document(places.session_prefixes("r/", user, session)[0], key, ".json")
+    return places.documents(places.session_prefixes("r/", user, session), key, ".json")[0]
 
 
 @given(st.none() | IDS, IDS)

@@ -6,15 +6,18 @@
     <root>/<user>/<session>/<key>.jsonl    a list, an item a line
     <root>/<user>/<session>/<key>.hash     what the Java implementation stores beside its lists
 
-An id is written as in the keys of transcripts. The Java implementation writes those that need it in base64, in which an id
-can't be told from the text it stands for; so we write an id that looks like that with an escape more. What it has written
-is found under the same ids, and what looks like base64 of such an id is taken for that.
+Each document is one object, whoever writes it, and it is written where it is. A new one gets the name that the Java
+implementation gives it: ids of other characters than ``A-Z a-z 0-9 _ - .`` in base64, the key as it is. Where that name would
+read as another id's (base64 can't be told from an id that looks like it), or no path can hold it, the id or the key is
+escaped as in transcripts. What was written under the other names of the same ids is found as well.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from transcript_backends import keys
@@ -27,10 +30,11 @@ VALUE, LIST, HASH = ".json", ".jsonl", ".hash"
 _ANONYMOUS = "__anon__"
 _LITERAL_IN_JAVA = re.compile(r"[A-Za-z0-9_.-]+")
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+")
+_KEYS = keys.Spelling("raw", r"\A\.")  # names with a dot first are somebody else's
 
 
 def session_prefixes(root: str, user: str | None, session: str) -> tuple[str, ...]:
-    """Where the documents of a session are: what we write, and then, where it has another name, what Java has written.
+    """Where the documents of a session are, one prefix or two; new ones in the first.
 
     Raises:
         InvalidRefError: an id is blank, too long, or not text.
@@ -38,7 +42,12 @@ def session_prefixes(root: str, user: str | None, session: str) -> tuple[str, ..
     ours = f"{root}{_user_segment(user)}/{_segment(session, 'session id')}/"
     user_in_java, session_in_java = _user_in_java(user), _in_java(session)
     javas = f"{root}{user_in_java}/{session_in_java}/"
-    return (ours,) if ours == javas or not user_in_java or not session_in_java else (ours, javas)
+    if ours == javas or not user_in_java or not session_in_java:
+        return (ours,)
+    can_be_ours = _is_sound(user_in_java, _ANONYMOUS if user_in_java == _ANONYMOUS else user) and _is_sound(
+        session_in_java, session
+    )
+    return (javas, ours) if can_be_ours else (ours, javas)
 
 
 def user_prefixes(root: str, user: str | None) -> list[str]:
@@ -46,17 +55,27 @@ def user_prefixes(root: str, user: str | None) -> list[str]:
     return [f"{root}{each}/" for each in dict.fromkeys((_user_segment(user), _user_in_java(user))) if each]
 
 
-def document(prefix: str, key: str, suffix: str) -> str:
-    """The storage key of a document below a session's prefix.
+def documents(prefixes: Iterable[str], key: str, suffix: str) -> list[str]:
+    """The storage keys that a document may have below a session's prefixes; a new one gets the first.
 
     Raises:
-        InvalidRefError: ``key`` is blank or not text, or the name or the whole gets too long.
+        InvalidRefError: ``key`` is blank or not text, or the first of the names, or the whole of it, gets too long.
     """
-    name = keys.check_id(key, "key")
-    longest = len(name) + len(LIST)
+    first, *others = dict.fromkeys(
+        (prefix, name) for prefix in prefixes for name in (_KEYS.write(key, "key"), keys.escape(key))
+    )
+    places = [_document(*first, suffix)]
+    for each in others:
+        with contextlib.suppress(InvalidRefError):  # nothing can be there
+            places.append(_document(*each, suffix))
+    return places
+
+
+def _document(prefix: str, name: str, suffix: str) -> str:
+    longest = len(name.encode()) + len(LIST)
     if longest > keys.MAX_ID_BYTES or len(prefix.encode()) + longest > keys.MAX_KEY_BYTES:
         raise InvalidRefError(
-            f"the key {key[:40]!r}... makes a name of {longest} bytes below {len(prefix.encode())} of prefix; "
+            f"the key {name[:40]!r}... makes a name of {longest} bytes below {len(prefix.encode())} of prefix; "
             f"{keys.MAX_ID_BYTES} and {keys.MAX_KEY_BYTES} in all are the limits: use shorter ids, or a shorter store URL"
         )
     return prefix + name + suffix
@@ -122,6 +141,11 @@ def _in_java(text: str) -> str | None:
         segment = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
         return segment if len(segment) <= keys.MAX_ID_BYTES else None  # no directory has a longer name
     return None if text in (".", "..") or _decoded(text) is not None else text
+
+
+def _is_sound(in_java: str, text: str | None) -> bool:
+    """Whether an id as Java writes it is found by every listing, on every backend, and read as that id."""
+    return _read(in_java) == text and not in_java.startswith(".") and not in_java.endswith(".")
 
 
 def _decoded(segment: str) -> str | None:

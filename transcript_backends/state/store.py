@@ -26,8 +26,7 @@ _T = TypeVar("_T")
 _Old = TypeVar("_Old")
 _New = TypeVar("_New")
 
-_IN_JAVAS_PLACE = "~"  # starts the versions of documents that are found where the Java implementation has put them
-_MARKS = ("", _IN_JAVAS_PLACE)
+_MARK = "~"  # starts the versions of documents that are found elsewhere than in their first place: one for each before it
 _PAUSES = (0.05, 0.2, 1.0)  # seconds in which a writer of a list gets its second file written
 _SHORTEST, _LONGEST = 0.01, 1.0  # seconds at most between two tries of those who want one document at once
 
@@ -86,13 +85,17 @@ class StateStore:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def save(self, user: str | None, session: str, key: str, value: Any) -> str:
-        """Store a value whatever is there; gives its version. Of several writers the last one wins. One request.
+        """Store a value whatever is there; gives its version. Of several writers the last one wins.
+
+        One request, where ids and key are of ``A-Z a-z 0-9 _ - .``; else it is looked for first.
 
         Raises:
             InvalidRefError: an id or the key can't be used.
             InvalidSegmentError: the value can't be written as JSON.
         """
-        return self._container.overwrite(self._place(user, session, key, VALUE)[0], values.encode(value))
+        body, place = values.encode(value), self._place(user, session, key, VALUE)
+        mark = self._find(place)[0] if len(place) > 1 else ""
+        return mark + self._container.overwrite(place[len(mark)], body)
 
     def get(self, user: str | None, session: str, key: str, type: type[_T]) -> _T | None:  # noqa: A002
         """A value, None where there is none. One request.
@@ -110,7 +113,7 @@ class StateStore:
         type: type[_T],  # noqa: A002
     ) -> tuple[_T | None, str | Absent]:
         """A value and its version; None and `ABSENT` where there is none."""
-        for storage_key, mark in zip(self._place(user, session, key, VALUE), _MARKS, strict=False):
+        for mark, storage_key in _marked(self._place(user, session, key, VALUE)):
             if (found := self._fetch(storage_key)) is not None:
                 body, version = found
                 return values.decode(body, type, self._name(storage_key)), mark + version
@@ -211,7 +214,7 @@ class StateStore:
         type: type[_T],  # noqa: A002
     ) -> tuple[list[_T], str | Absent]:
         """A list and its version; ``[]`` and `ABSENT` where there is none."""
-        for storage_key, mark in zip(self._place(user, session, key, LIST), _MARKS, strict=False):
+        for mark, storage_key in _marked(self._place(user, session, key, LIST)):
             if (found := self._fetch_list(storage_key)) is not None:
                 body, version = found
                 return values.decode_lines(body, type, self._name(storage_key)), mark + version
@@ -248,7 +251,7 @@ class StateStore:
         if key is None:
             self._delete({info.key: info.version for info, _ in self._files(*prefixes)})
         else:
-            self._delete([places.document(prefix, key, each) for prefix in prefixes for each in (VALUE, LIST, HASH)])
+            self._delete([each for suffix in (VALUE, LIST, HASH) for each in places.documents(prefixes, key, suffix)])
 
     def list_session_ids(self, user: str | None) -> list[str]:
         """The ids of a user's sessions that have a document, each once, sorted."""
@@ -292,9 +295,8 @@ class StateStore:
         return self._store._container
 
     def _place(self, user: str | None, session: str, key: str, suffix: str) -> _Place:
-        """The storage keys of a document: ours, and then that of the Java implementation, where it is another."""
-        prefixes = places.session_prefixes(self._root, user, session)
-        return [places.document(prefix, key, suffix) for prefix in prefixes]
+        """The storage keys that a document may have; a new one gets the first."""
+        return places.documents(places.session_prefixes(self._root, user, session), key, suffix)
 
     def _name(self, storage_key: str) -> str:
         return f"{self._container.driver.location}/{storage_key}"
@@ -320,7 +322,7 @@ class StateStore:
         )
 
     def _look(self, place: _Place) -> _Stored | None:
-        for storage_key, mark in zip(place, _MARKS, strict=False):
+        for mark, storage_key in _marked(place):
             try:
                 info, stamp = self._container.look(storage_key)
                 if stamp:
@@ -331,23 +333,26 @@ class StateStore:
             return _Stored(mark + version, len(body), sha256(body), ours=False)
         return None
 
+    def _find(self, place: _Place) -> tuple[str, str | None]:
+        """The mark and the version of a document where it is; where it is not, those of a new one."""
+        for mark, storage_key in _marked(place):
+            with contextlib.suppress(SegmentNotFoundError):
+                return mark, self._container.look(storage_key)[0].version
+        return "", None
+
     def _forget_hash(self, place: _Place) -> None:
         """Let the Java implementation write the list whole when it writes next: it would add to what it has not written."""
-        self._delete([places.hash_of(place[0])])
+        self._delete([places.hash_of(each) for each in place])
 
     def _swap(self, place: _Place, body: bytes, expected: str | Absent) -> str:
-        """As `save_if_version`. Where the Java implementation has put a document, it is left, and ours counts from then on."""
+        """As `save_if_version`; it is written where it is."""
         if not isinstance(expected, (str, Absent)):
             raise TypeError(f"the expected version must be one that was given, or ABSENT, not {expected!r}")
-        if isinstance(expected, str) and not expected.startswith(_IN_JAVAS_PLACE):
-            return self._container.swap(place[0], body, expected)
-        present: str | Absent = ABSENT
-        for storage_key in place[1:]:
-            with contextlib.suppress(SegmentNotFoundError):
-                present = _IN_JAVAS_PLACE + self._container.look(storage_key)[0].version
-        if present != expected:
-            raise VersionConflictError(f"{self._name(place[-1])} is not as it was read; nothing was written. Read it again")
-        return self._container.swap(place[0], body, None)
+        version = None if isinstance(expected, Absent) else expected.lstrip(_MARK)
+        mark = "" if isinstance(expected, Absent) else expected[: len(expected) - len(version or "")]
+        if len(mark) >= len(place) or (len(place) > 1 and (mark or version is None) and self._find(place) != (mark, version)):
+            raise VersionConflictError(f"{self._name(place[0])} is not as it was read; nothing was written. Read it again")
+        return mark + self._container.swap(place[len(mark)], body, version)
 
     def _change(
         self,
@@ -383,6 +388,11 @@ class StateStore:
                 f"{next(iter(failed.values()))}; delete again to go on with them",
                 failed,
             )
+
+
+def _marked(place: _Place) -> Iterator[tuple[str, str]]:
+    """The places of a document in their order, each with what its versions start with."""
+    return ((_MARK * number, each) for number, each in enumerate(place))
 
 
 class _Contest:
