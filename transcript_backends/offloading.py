@@ -1,9 +1,10 @@
 """Large values outside of their line: a payload for each, a preview in its place, and readers that put it back byte for byte.
 
 A line that is too long has its longest strings taken out, the longest first, until it is short enough. Nothing else of the
-line changes but that it gets one more member, ``_offloaded``, which says what was where. So putting the strings back and
-taking that member out gives the bytes that were appended: numbers, escapes, blanks and repeated names included. Pure: what
-stores and fetches payloads is in `payloads`.
+line changes but that it gets one more member, ``_offloaded``, which says what was where, and that a tool's call or result
+says that it is cut, in the members that programs without payloads look at. So putting back what was there and taking that
+member out gives the bytes that were appended: numbers, escapes, blanks and repeated names included. Pure: what stores and
+fetches payloads is in `payloads`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _LIST = re.compile(rf"(?<!\\){_NAME}[ \t\n\r]*:[ \t\n\r]*(?=\[)")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _FORMS = "text", "ascii", "json"
 _COLON = re.compile(r"[ \t\n\r]*:")
+_CUT, _WHOLE_SIZE = "truncated", "originalSize"
+_MAY_BE_CUT = {"tool_result": "output", "tool_use": "input"}  # types of entries, and what of them they say it of
+_BLANKS = re.compile(r"[ \t\n\r]*")
 _parser = json.JSONDecoder(parse_int=len, parse_float=len)  # numbers may be longer than int() takes
 
 
@@ -46,17 +50,21 @@ class Reference(NamedTuple):
         sha256, size: of the payload, in bytes.
         form: how the payload becomes that string again. ``text``, the default: it is the string's text, written with no more
             escapes than JSON demands; ``ascii``: its text, written in ASCII; ``json``: it is what stood in the line.
+        was: of the entry's own members that say that it is cut, by name, what stood in the line before; None: it was not there.
     """
 
     pointer: str
     sha256: str
     size: int
     form: str = "text"
+    was: Mapping[str, str | None] | None = None
 
     def to_json(self) -> str:
         members = self._asdict()
         if self.form == "text":
             del members["form"]
+        if not self.was:
+            del members["was"]
         return json.dumps(members, separators=(",", ":"))
 
     def quoted(self, payload: bytes) -> str:
@@ -111,7 +119,7 @@ def _shortened(line: bytes, limit: int, forced: str | None) -> tuple[bytes, dict
     found = _strings(text, 2 if forced else _LEAST)
     size = len(line) + len(f",{_NAME}:[]")
     payloads: dict[str, bytes] = {}
-    edits: list[tuple[int, int, str, str]] = []
+    edits: list[tuple[int, int, str, Reference]] = []
     for pointer, (start, end) in sorted(found.items(), key=lambda each: (each[0] != forced, each[1][0] - each[1][1], each[1])):
         if pointer != forced and (size <= limit or end - start < _LEAST):
             break
@@ -120,16 +128,64 @@ def _shortened(line: bytes, limit: int, forced: str | None) -> tuple[bytes, dict
         saved = len(text[start:end].encode()) - len(preview.encode()) - len(entry) - 1
         if saved >= _LEAST_SAVED or pointer == forced:
             payloads[reference.sha256] = payload
-            edits.append((start, end, preview, entry))
+            edits.append((start, end, preview, reference))
             size -= saved
-    edits.sort()
+    edits.sort(key=lambda each: each[0])
+    references = [each[3] for each in edits]
+    changes = [each[:3] for each in edits]
+    added = ""
+    if marks := _marks(text, references):
+        references[0] = references[0]._replace(was={name: was for name, (was, _, _) in marks.items()})
+        changes += [(*place, now) for _, place, now in marks.values() if place]
+        added = "".join(f',"{name}":{now}' for name, (_, place, now) in marks.items() if not place)
     pieces, position = [], 0
-    for start, end, preview, _ in edits:
-        pieces += [text[position:start], preview]
+    for start, end, now in sorted(changes):
+        pieces += [text[position:start], now]
         position = end
     close = text.rindex("}")
-    member = f",{_NAME}:[{','.join(each[3] for each in edits)}]"
+    member = f"{added},{_NAME}:[{','.join(each.to_json() for each in references)}]"
     return "".join([*pieces, text[position:close], member, text[close:]]).encode(), payloads
+
+
+def _marks(text: str, references: list[Reference]) -> dict[str, tuple[str | None, tuple[int, int] | None, str]]:
+    """What a call or a result has to say of itself: by name what stands there, where, and what it becomes."""
+    if not any(f'"{each}"' in text for each in _MAY_BE_CUT):
+        return {}
+    members = _members(text)
+    kind = text[slice(*members["type"][1:])] if "type" in members else ""
+    what = _MAY_BE_CUT.get(kind.strip('"'), "")
+    if what not in members or not any(each.pointer.split("/")[1] == what for each in references):
+        return {}
+    whole = text[slice(*members[what][1:])]
+    size = len(json.loads(whole)) if whole.startswith('"') else len(whole)
+    found: dict[str, tuple[str | None, tuple[int, int] | None, str]] = {}
+    for name, now in ((_CUT, "true"), (_WHOLE_SIZE, str(size))):
+        place = members[name][1:] if name in members else None
+        was = text[slice(*place)] if place else None
+        if name == _CUT and was not in (None, "false", "null"):
+            return {}  # cut before, and says from what
+        found[name] = was, place, now
+    return found
+
+
+def _members(text: str) -> dict[str, tuple[int, int, int]]:
+    """Of each member of an object, the last of that name: where the name begins, and where the value begins and ends."""
+    found = {}
+    at = _past_blanks(text, text.index("{") + 1)
+    while text[at] == '"':
+        name, end = _parser.raw_decode(text, at)
+        start = _past_blanks(text, _past_blanks(text, end) + 1)
+        _, stop = _parser.raw_decode(text, start)
+        found[name] = at, start, stop
+        at = _past_blanks(text, stop)
+        if text[at] == ",":
+            at = _past_blanks(text, at + 1)
+    return found
+
+
+def _past_blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    return found.end() if found else at
 
 
 def split(line: bytes) -> Outside | None:
@@ -152,16 +208,28 @@ def split(line: bytes) -> Outside | None:
         tree = _parser.decode(text)
         shortest = min(len(_value(tree, pointer)) for pointer in references)
         places = _strings(text, shortest + 2)
-        edits: list[tuple[int, int, Reference | None]]
-        edits = sorted((*places[pointer], reference) for pointer, reference in references.items())
+        edits: list[tuple[int, int, Reference | str]]
+        edits = [(*places[pointer], reference) for pointer, reference in references.items()]
+        was = {name: text for each in references.values() for name, text in (each.was or {}).items()}
+        edits += _unmarked(text, was) if was else []
+        edits.sort(key=lambda each: each[0])
     except (ValueError, LookupError, TypeError):
         return None
     pieces: list[str | Reference] = []
     position = 0
-    for start, stop, reference in [*edits, (text.rindex(",", 0, found.start()), end, None)]:
-        pieces += [text[position:start], *([reference] if reference else [])]
+    for start, stop, now in [*edits, (text.rindex(",", 0, found.start()), end, "")]:
+        pieces += [text[position:start], *([now] if now else [])]
         position = stop
     return Outside([*pieces, text[position:]])
+
+
+def _unmarked(text: str, was: Mapping[str, str | None]) -> list[tuple[int, int, Reference | str]]:
+    """What becomes what, for members to be as they were before they said that the entry is cut."""
+    members = _members(text)
+    return [
+        (text.rindex(",", 0, members[name][0]), members[name][2], "") if before is None else (*members[name][1:], before)
+        for name, before in was.items()
+    ]
 
 
 def _references(entries: list[Any]) -> dict[str, Reference]:
@@ -170,7 +238,10 @@ def _references(entries: list[Any]) -> dict[str, Reference]:
     for each in entries:
         match each:
             case {"pointer": str(pointer), "sha256": str(sha256), "size": int(size)} if _SHA256.fullmatch(sha256):
-                found[pointer] = Reference(pointer, sha256, size, each.get("form", "text"))
+                was = each.get("was", {})
+                if not isinstance(was, dict) or not all(isinstance(before, (str, type(None))) for before in was.values()):
+                    return {}
+                found[pointer] = Reference(pointer, sha256, size, each.get("form", "text"), was or None)
             case _:
                 return {}
     return found if len(found) == len(entries) else {}

@@ -74,6 +74,21 @@ def java_entries(objects: Objects, ref: str) -> list[JavaEntry]:
     return [JavaEntry(each["type"], each["id"], each.get("parentId")) for each in _java_load(objects, ref)]
 
 
+class JavaResult(NamedTuple):
+    output: str
+    truncated: bool
+    original_size: int | None
+
+
+def java_results(objects: Objects, ref: str) -> list[JavaResult]:
+    """The answers of tools as the Java harness has them: `_offloaded` is a field it does not know."""
+    return [
+        JavaResult(each["output"], each.get("truncated", False), each.get("originalSize"))
+        for each in _java_load(objects, ref)
+        if each["type"] == "tool_result"
+    ]
+
+
 def java_context(objects: Objects, ref: str) -> list[str]:
     """The ids that the Java harness would show its model: all, or a summary and the messages from a certain one on."""
     entries = _java_load(objects, ref)

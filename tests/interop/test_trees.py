@@ -15,6 +15,7 @@ from interop.others import (
     java_context,
     java_entries,
     java_line,
+    java_results,
     java_state,
     put_java_session,
 )
@@ -221,6 +222,20 @@ def test_a_session_of_ours_is_read_by_all_three_alike_before_and_after_compactio
     assert seen() == [expected] * 3
     assert go_events(objects, str(REF))[-1] == Numbered(len(written) - 1, "message", written[-1].id)
     assert [each.parent for each in java_entries(objects, str(REF))] == [entry.parent_id for entry in written]
+
+
+def test_an_answer_with_its_value_stored_apart_is_told_to_be_cut_to_those_who_know_no_payloads(store, objects):
+    written = [each for each in write_ours(store) if isinstance(each, ToolResultEntry)]
+    for _ in range(2):
+        for entry, theirs in zip(written, java_results(objects, str(REF)), strict=True):
+            is_apart = len(entry.output) > 65536
+            assert theirs[1:] == ((True, len(entry.output)) if is_apart else (False, None))
+            assert (theirs.output == entry.output) == (not is_apart)
+        ours = [entry for entry in tree_of(store).entries if isinstance(entry, ToolResultEntry)]
+        assert [(each.output, each.truncated, each.original_size) for each in ours] == [
+            (each.output, False, None) for each in written
+        ]
+        store.compact(REF, FULL)
 
 
 def test_a_compacted_context_is_the_same_for_the_java_harness(store, objects):

@@ -92,7 +92,11 @@ tokens = st.one_of(
 )
 names = st.one_of(
     tokens,
-    st.builds(spelled, st.sampled_from(["a", "b", "", "/", "~", "~1", "a/b", "0", "é", "_offloaded"]), styles),
+    st.builds(
+        spelled,
+        st.sampled_from(["a", "b", "", "/", "~", "~1", "a/b", "0", "é", "_offloaded", "output", "truncated", "originalSize"]),
+        styles,
+    ),
 )
 blanks = st.sampled_from(["", "", " ", "\t \r"])
 scalars = st.one_of(st.sampled_from(["1e5", "-0", "1E+2", "0.10", "9" * 30, "9" * 5000, "true", "false", "null"]), tokens)
@@ -112,8 +116,20 @@ values = st.recursive(
     lambda inner: st.one_of(st.builds(joined("[", "]"), st.lists(inner, max_size=4), blanks), members(inner)),
     max_leaves=12,
 )
+kinds = st.sampled_from(
+    ["", '"type":"tool_result",', '"type": "tool_use", "input":[],', '"truncated":false,"type":"tool_result",']
+)
+
+
+def of_some_kind(entry, kind):
+    return "{" + kind + entry[1:] if entry[1:].strip(" \t\r")[:1] == '"' else entry
+
+
 lines = st.builds(
-    lambda before, entry, after: (before + entry + after).encode(), blanks, members(values), st.sampled_from(["", " ", "\r\t"])
+    lambda before, entry, after: (before + entry + after).encode(),
+    blanks,
+    st.builds(of_some_kind, members(values), kinds),
+    st.sampled_from(["", " ", "\r\t"]),
 )
 
 
@@ -144,6 +160,10 @@ def as_others_read_it(stored, payloads):
         assert isinstance(place[last], str)
         assert "preview" in place[last]
         place[last] = json.loads(payload) if each.get("form") == "json" else payload.decode()
+        for name, before in each.get("was", {}).items():
+            del entry[name]
+            if before is not None:
+                entry[name] = parsed(before)
     del entry["_offloaded"]
     return entry
 
@@ -204,6 +224,68 @@ def test_the_payload_is_the_text_wherever_its_spelling_can_be_told(token, form):
     assert list(payloads.values()) == [token.encode() if form == "json" else json.loads(token).encode()]
     assert split(stored).restore(payloads) == line
     json.loads(stored)["a"].encode()  # half characters are in no preview
+
+
+def tool_line(kind, value, rest=""):
+    what = {"tool_result": "output", "tool_use": "input"}[kind]
+    return f'{{"type":"{kind}", "id":"x","{what}" : {value}{rest} }}'.encode()
+
+
+@pytest.mark.parametrize(("kind", "value"), [("tool_result", json.dumps(BIG + "é")), ("tool_use", json.dumps({"a": [BIG]}))])
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "",
+        ',"truncated":false',
+        ',"truncated" : false , "originalSize": null,"name":"truncated"',
+        ', "originalSize":7,"\\u0074runcated":null',
+        ',"extra":{"truncated":false}',
+    ],
+)
+def test_a_call_or_a_result_says_that_it_is_cut_and_is_as_it_was_for_those_who_resolve_it(kind, value, rest):
+    line = tool_line(kind, value, rest)
+    stored, payloads = offload(line, 4096)
+    entry = json.loads(stored)
+    size = len(BIG) + 1 if kind == "tool_result" else len(value)
+    assert (entry["truncated"], entry["originalSize"], list(entry)[-1]) == (True, size, "_offloaded")
+    assert not has_repeated_names(stored)
+    assert split(stored).restore(payloads) == line
+    setup = make()
+    write(setup.store, line)
+    setup.store.compact(REF, FULL)
+    assert lines_of(setup.store, resolve=False) == [stored]
+    assert lines_of(setup.store) == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        tool_line("tool_result", json.dumps(BIG), ',"truncated":true,"originalSize":99999'),
+        tool_line("tool_result", json.dumps(BIG), ',"truncated":"no"'),
+        tool_line("tool_result", '"short"', f',"truncated":false,"note":{json.dumps(BIG)}'),
+        dumps({"type": "message", "output": BIG, "truncated": False}),
+        dumps({"type": ["tool_result"], "output": BIG, "truncated": False}),
+        dumps({"output": BIG, "truncated": False, "note": "tool_result"}),
+    ],
+)
+def test_what_is_no_call_or_result_that_was_whole_says_of_being_cut_what_it_said(line):
+    stored, payloads = offload(line, 4096)
+    now, before = json.loads(stored), json.loads(line)
+    assert payloads
+    assert [now.get(each) for each in ("truncated", "originalSize")] == [before.get(e) for e in ("truncated", "originalSize")]
+    assert split(stored).restore(payloads) == line
+
+
+def test_a_result_that_was_stored_before_results_said_so_is_read():
+    preview = dumps({"type": "tool_result", "output": "short", "truncated": False})[:-1]
+    stored = preview + b',"_offloaded":[' + dumps(reference("/output", BIG.encode())) + b"]}"
+    assert json.loads(split(stored).restore({sha256(BIG.encode()): BIG.encode()}))["output"] == BIG
+
+
+@pytest.mark.parametrize("was", [7, {"a": 1}, {"nowhere": "x"}, {"nowhere": None}])
+def test_what_says_nothing_of_members_that_are_there_is_somebody_elses(was):
+    stored = stored_by_others({"output": "x"}, reference("/output", b"y", was=was))
+    assert split(stored) is None
 
 
 @pytest.mark.parametrize("name", ["~", "~0", "~1", "~01", "a~0b", "a/~1", "/", "~/"])
