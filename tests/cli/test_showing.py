@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from transcript_backends import TranscriptRef
+from transcript_backends import CompactionPolicy, TranscriptRef
 
 LINES = b"".join(b'{"n":%d}\n' % n for n in range(5000))
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
@@ -198,3 +198,17 @@ def test_output_that_can_not_be_written_is_an_error(run, command):
     with open("/dev/full", "wb") as full:
         stderr = run(command, "demo/s", stdout=full, code=1).stderr.decode()
     assert stderr == "transcripts: error: input or output failed: No space left on device\n"
+
+
+def test_seqs_of_63_bits_are_whole_in_json_as_in_cursors_and_indexes(invoke, store):
+    first, ref = 2**63 - 3, TranscriptRef("demo", "a", "s")
+    for seq in (first, first + 1):
+        store.append_segment(ref, seq, seq, "w", b"{}\n")
+    for _ in range(2):
+        with store.follow(ref, stop_when_idle=0) as follower:
+            assert [record.seq for record in follower] == [first, first + 1]
+        with store.follow(ref, cursor=follower.cursor, stop_when_idle=0) as follower:
+            assert list(follower) == []
+        shown = [json.loads(line) for line in invoke("ls", "--json", "demo/a/s").stdout.splitlines()]
+        assert [(shown[0]["seq_start"], shown[-1]["seq_end"])] == [(first, first + 1)]
+        store.compact(ref, CompactionPolicy(min_segments=2, full=True))
