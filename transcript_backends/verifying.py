@@ -16,7 +16,7 @@ from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, stable_listing
 from transcript_backends.offloading import Reference, split
 from transcript_backends.payloads import read_payload
-from transcript_backends.reading import merge, readable
+from transcript_backends.reading import FOREIGN_COMPACTED, merge, readable
 from transcript_backends.records import MAX_LINE_BYTES, Record, is_object
 
 Kind = Literal[
@@ -148,7 +148,8 @@ def _left_over(listing: Listing, indexes: Indexes, names: TranscriptKeys) -> Ite
         yield Problem(
             "orphan index",
             listing.indexes[name].key,
-            "its segment was merged further, and it goes when it is an hour old; or it was never written",
+            "its segment was merged further, and it goes when it is an hour old; or it was never written, or another program "
+            "has removed it, and it stays",
         )
     for key in sorted(indexes.superseded(listing)):
         yield Problem("redundant segment", key, "its records are in a compacted segment; the next compaction removes it")
@@ -187,7 +188,10 @@ def _faults(segment: SegmentInfo, whole: Whole, index: SegmentIndex | None) -> I
             yield Problem("damaged line", segment.key, f"line {lines} at byte {offset} {fault}")
         offset += len(raw)
     expected = index.records if index else segment.seq_end - segment.seq_start + 1
-    if segment.generation is None and lines != expected:
+    is_counted = (
+        segment.generation is None and segment.writer_id != FOREIGN_COMPACTED
+    )  # whose sources may overlap, or have gaps
+    if is_counted and lines != expected:
         yield Problem("wrong line count", segment.key, f"it has {lines} lines, its name says {expected}")
 
 
@@ -222,8 +226,11 @@ def _check_records(
         if identity == last:
             if record.line in lines:
                 continue
-            detail = f"record {record.seq} of {record.writer_id} has two different lines; two writers share this id"
-            problems.append(Problem("conflict", names.prefix, detail))
+            if record.writer_id == FOREIGN_COMPACTED:  # of any writers; what is the same record is told by the entry's id
+                shared += 1
+            else:
+                detail = f"record {record.seq} of {record.writer_id} has two different lines; two writers share this id"
+                problems.append(Problem("conflict", names.prefix, detail))
         else:
             shared += last is not None and last[0] == record.seq
             lines = set()

@@ -129,6 +129,21 @@ def test_a_compaction_of_it_that_died_before_it_removed_the_sources_shows_no_ent
     assert ids(tree.context()) == ["sum", "q2", "a2", "img"]
 
 
+@pytest.mark.parametrize("is_cleaned", [True, False], ids=["finished", "died"])
+def test_what_it_has_compacted_is_right_for_verify_also_where_its_replicas_overlapped(store, objects, is_cleaned):
+    lines = [java_line("message", f"m{n}", n, role="USER", content="x") for n in range(9)]
+    objects.put(f"{REF}/events/0-3-compacted.jsonl", *lines[:6])  # two of them had the same number, twice
+    objects.put(f"{REF}/events/8-9-compacted.jsonl", lines[6])  # with a gap before its last
+    if not is_cleaned:
+        objects.put(f"{REF}/events/0-1-0a0b0c0d.jsonl", *lines[:2])
+    for _ in range(2):
+        report = store.verify(REF)
+        assert report.ok
+        assert {each.kind for each in report.problems} <= {"overlap", "gap", "orphan index", "redundant segment"}
+        assert [each.id for each in tree_of(store).entries] == [f"m{n}" for n in range(7)]
+        store.compact(REF, FULL)
+
+
 @pytest.mark.parametrize("writer", ["host_name_8080__", "unknown", "compacted"])
 def test_the_writer_ids_it_makes_are_read(store, objects, writer):
     objects.put(f"default/coder/s/events/0-0-{writer}.jsonl", java_line("message", "m", 0, role="USER", content="z"))
