@@ -22,7 +22,7 @@ from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.planning import held_back, must_settle, next_run, starting_inside
 from transcript_backends.prefetching import fetched
-from transcript_backends.reading import Open, distinct, merge, plain_records
+from transcript_backends.reading import FOREIGN_COMPACTED, Open, distinct, merge, plain_records
 from transcript_backends.records import is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
 from transcript_backends.workers import Crew
@@ -134,7 +134,8 @@ class _Compactor:
     def _sweep(self, listing: Listing) -> None:
         """Remove compacted segments that a delete overtook, and old indexes of segments that were merged further.
 
-        Not of those that were never written: their compactor may have been asleep, and write them yet.
+        Also of those that another implementation has merged. Not of those that were never written: their compactor may have
+        been asleep, and write them yet.
         """
         dead = {each.name: each.key for each in listing.dead if (each.generation or 0) < listing.generation}
         versions = {key: listing.versions[key] for key in dead.values()}
@@ -146,8 +147,12 @@ class _Compactor:
         old = {
             name: info
             for name, info in listing.indexes.items()
-            if (name in merged_further or (name.generation or 0) < listing.generation)
-            and name in without_segment
+            if name in without_segment
+            and (
+                name in merged_further
+                or (name.generation or 0) < listing.generation
+                or self._is_merged_by_others(name, listing)
+            )
             and name not in dead
             and now is not None
             and now - max(info.created_at, merged_further.get(name, info.created_at)) > _ABANDONED
@@ -156,6 +161,21 @@ class _Compactor:
             again = list_once(self._container, self._names)
             still = {name for name in again.indexes_without_segment if again.indexes[name] == old.get(name)}
             self._remove({info.key: info.version for name, info in old.items() if name in still})
+
+    def _is_merged_by_others(self, name: SegmentName, listing: Listing) -> bool:
+        """Whether another implementation has merged all around a segment: its sources are gone as well as itself."""
+        there = {each.name for each in listing.segments}
+        around = (each for each in listing.segments if each.seq_start <= name.seq_start and name.seq_end <= each.seq_end)
+        if not any(self._holds_foreign(each) for each in around):
+            return False
+        index = self._indexes.get(name)
+        return index is not None and there.isdisjoint(each.name for each in index.sources)
+
+    def _holds_foreign(self, segment: SegmentInfo) -> bool:
+        if segment.generation is None:
+            return segment.writer_id == FOREIGN_COMPACTED
+        index = self._indexes.get(segment.name)
+        return index is not None and any(run.writer_id == FOREIGN_COMPACTED for run in index.runs)
 
     def _finish(self, listing: Listing) -> list[SegmentInfo]:
         """Remove segments all of whose records are in a compacted one, read and compared; gives the segments to go on with."""

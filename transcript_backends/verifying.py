@@ -148,8 +148,8 @@ def _left_over(listing: Listing, indexes: Indexes, names: TranscriptKeys) -> Ite
         yield Problem(
             "orphan index",
             listing.indexes[name].key,
-            "its segment was merged further, and it goes when it is an hour old; or it was never written, or another program "
-            "has removed it, and it stays",
+            "its segment was merged further, also by another program, and it goes when it is an hour old; or it was never "
+            "written, or removed, and it stays",
         )
     for key in sorted(indexes.superseded(listing)):
         yield Problem("redundant segment", key, "its records are in a compacted segment; the next compaction removes it")

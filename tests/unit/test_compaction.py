@@ -1092,6 +1092,31 @@ def test_the_index_of_a_segment_merged_further_stays_for_an_hour_after_that():
     assert setup.keys() == [second, index_key(second)]
 
 
+@pytest.mark.parametrize("mends", [lambda store: store.compact(REF, FULL), lambda store: store.verify(REF, repair=True)])
+@pytest.mark.parametrize("is_merged_again", [False, True])
+def test_the_index_of_a_segment_that_another_implementation_merged_stays_for_an_hour(mends, is_merged_again):
+    clock = ServerClock()
+    setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
+    five(setup)
+    lines = b"".join(record.line + b"\n" for record in setup.store.records(REF))
+    (ours,) = setup.store.compact(REF, FULL).merged
+    theirs = f"{EVENTS}0-7-compacted.jsonl"
+    setup.put(theirs, lines)
+    del setup.memory._objects[ours]
+    if is_merged_again:
+        append(setup.store, 8, 8)
+        setup.store.compact(REF, FULL)
+    before = seen(setup)[0]
+    clock.go_on(minutes=59)
+    mends(setup.store)
+    assert index_key(ours) in setup.keys(INDEX)
+    clock.go_on(minutes=2)
+    mends(setup.store)
+    assert index_key(ours) not in setup.keys(INDEX)
+    assert seen(setup)[0] == before
+    assert setup.store.verify(REF).ok
+
+
 def test_indexes_of_a_transcript_that_is_compacted_all_day_go():
     clock = ServerClock()
     setup = one_by_one(MemoryObjectStore("m", now=clock), clock=FakeClock())
