@@ -29,13 +29,14 @@ class Leftover(NamedTuple):
         path: its journal.
         writer_id: whose records they are.
         batches: to send as they are, in order.
-        offload_bytes: of the writer: a batch that was sent has its payloads by this.
+        offload_bytes, says_so: of the writer: a batch that was sent has its payloads by these.
     """
 
     path: str
     writer_id: str
     batches: list[Batch]
     offload_bytes: int | None
+    says_so: bool
 
 
 @contextlib.contextmanager
@@ -95,7 +96,7 @@ def _leftovers(
                     journal.write_all(disk, file, encode("C", bounds, is_old=stored.is_old))
                 disk.flush(file)
                 disk.flush_directory(directory)  # or a power cut brings back the one that this has replaced, without bounds
-            yield Leftover(path, stored.writer_id, batches, stored.offload_bytes)
+            yield Leftover(path, stored.writer_id, batches, stored.offload_bytes, says_so=not stored.is_old)
             if is_whole:
                 disk.unlink(path)
             else:

@@ -88,17 +88,19 @@ class Outside(NamedTuple):
         return "".join(each if isinstance(each, str) else each.quoted(payloads[each.sha256]) for each in self.pieces).encode()
 
 
-def offload(line: bytes, limit: int) -> tuple[bytes, dict[str, bytes]]:
+def offload(line: bytes, limit: int, *, says_so: bool = True) -> tuple[bytes, dict[str, bytes]]:
     """What to store of a line that is longer than ``limit`` bytes: a shorter line, and payloads by sha256.
 
     The same line always gives the same. One without large strings stays as it is. One that reads as if it had values outside
     already has one taken out, however short it is, so that readers take out what was put in, and no more.
+
+    ``says_so``: whether a tool's call or result says of itself that it is cut, as versions before 0.2 did not have it.
     """
     try:
         taken = split(line)
         if len(line) <= limit and taken is None:
             return line, {}
-        stored, payloads = _shortened(line, limit, taken.references[0].pointer if taken else None)
+        stored, payloads = _shortened(line, limit, taken.references[0].pointer if taken else None, says_so=says_so)
         outside = split(stored)
     except RecursionError:  # JSON parsers differ in how deep they go
         return line, {}
@@ -113,7 +115,7 @@ def too_long(line: bytes, limit: int) -> str:
     return f"is {len(line)} bytes long{remark}; {MAX_LINE_BYTES} is the limit"
 
 
-def _shortened(line: bytes, limit: int, forced: str | None) -> tuple[bytes, dict[str, bytes]]:
+def _shortened(line: bytes, limit: int, forced: str | None, *, says_so: bool) -> tuple[bytes, dict[str, bytes]]:
     """The same without a check; ``forced`` points to a string that is taken out in any case."""
     text = line.decode()
     found = _strings(text, 2 if forced else _LEAST)
@@ -134,7 +136,7 @@ def _shortened(line: bytes, limit: int, forced: str | None) -> tuple[bytes, dict
     references = [each[3] for each in edits]
     changes = [each[:3] for each in edits]
     added = ""
-    if marks := _marks(text, references):
+    if says_so and (marks := _marks(text, references)):
         references[0] = references[0]._replace(was={name: was for name, (was, _, _) in marks.items()})
         changes += [(*place, now) for _, place, now in marks.values() if place]
         added = "".join(f',"{name}":{now}' for name, (_, place, now) in marks.items() if not place)

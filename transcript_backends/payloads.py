@@ -37,6 +37,8 @@ def store_lines(
     lines: list[bytes],
     offload_bytes: int | None,
     append: Callable[[list[bytes]], str],
+    *,
+    says_so: bool = True,
 ) -> str:
     """Store lines by ``append``, longer ones than a limit with their large strings outside; gives what that gives.
 
@@ -44,6 +46,7 @@ def store_lines(
         container, names: the transcript.
         lines: to store, without newlines.
         offload_bytes: the limit; None: there is none.
+        says_so: as for `offload`.
         append: stores lines as a segment, always under the same key; may be called several times.
 
     Raises:
@@ -52,7 +55,7 @@ def store_lines(
     stored: list[bytes] = []
     payloads: dict[str, bytes] = {}
     for line in lines:
-        short, outside = (line, {}) if offload_bytes is None else offload(line, offload_bytes)
+        short, outside = (line, {}) if offload_bytes is None else offload(line, offload_bytes, says_so=says_so)
         stored.append(short)
         payloads.update(outside)
     if not payloads:

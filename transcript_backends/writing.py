@@ -346,10 +346,10 @@ class TranscriptWriter:
             self._reading(spool_dir),
             leftovers(self._machine, spool_dir, str(store), store._journal_identity(self.ref), self.ref, most_bytes) as found,
         ):
-            for path, writer_id, batches, offload_bytes in found:
+            for path, writer_id, batches, offload_bytes, says_so in found:
                 for batch in batches:
                     try:
-                        self._store_batch(batch, writer_id, offload_bytes)
+                        self._store_batch(batch, writer_id, offload_bytes, says_so=says_so)
                     except SegmentConflictError as error:
                         raise SegmentConflictError(
                             f"records {batch.seq_start} to {batch.seq_end} of {writer_id}, left in the journal {path!r}, "
@@ -529,7 +529,7 @@ class TranscriptWriter:
             if self._journal is not None:
                 self._journal.done(batch.seq_end, self._pending_bytes)
 
-    def _store_batch(self, batch: Batch, writer_id: str, offload_bytes: int | None) -> tuple[str, str]:
+    def _store_batch(self, batch: Batch, writer_id: str, offload_bytes: int | None, *, says_so: bool = True) -> tuple[str, str]:
         """Store a batch; returns its key, and the sha256 of what is stored under it."""
         body = b""
 
@@ -538,7 +538,7 @@ class TranscriptWriter:
             body = batch._replace(lines=lines).body
             return self._store.append_segment(self.ref, batch.seq_start, batch.seq_end, writer_id, body)
 
-        key = store_lines(self._container, self._names, batch.lines, offload_bytes, append)
+        key = store_lines(self._container, self._names, batch.lines, offload_bytes, append, says_so=says_so)
         return key, sha256(body)
 
 

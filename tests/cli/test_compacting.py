@@ -323,7 +323,7 @@ def test_an_import_killed_and_compacted_goes_on(start, run, write, tmp_path, rec
 def test_another_import_into_a_compacted_transcript_goes_after_it(invoke, write, records):
     invoke("import", write(CONTENT), "demo/a/s", "--segment-lines", 1)
     invoke("compact", "demo/a/s")
-    other = write(CONTENT + b"{}\n", "other")
+    other = write(b"{}\n" + CONTENT, "other")
     assert "61 lines imported into demo/a/s (1 segment, seq 60-120)" in invoke("import", other, "demo/a/s").stdout
     assert len(records("demo/a/s")) == 121
 

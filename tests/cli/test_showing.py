@@ -128,7 +128,7 @@ def test_cat_puts_payloads_back_unless_told_not_to(invoke, store):
         stored = json.loads(invoke(*command, "demo/s", "--no-resolve").stdout)
         assert len(stored["output"]) < 100_000
         assert [each["pointer"] for each in stored["_offloaded"]] == ["/output"]
-    assert " stored apart]" in invoke("cat", "demo/s", "--no-resolve", "--format", "pretty").stdout
+    assert "[100 kB stored a" in invoke("cat", "demo/s", "--no-resolve", "--format", "pretty").stdout
 
 
 def test_cat_is_byte_exact_when_piped_and_pretty_on_a_terminal(terminal, run):

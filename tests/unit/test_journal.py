@@ -30,10 +30,11 @@ from transcript_backends.container import Container, RetryPolicy
 from transcript_backends.drivers.driver import Meaning
 from transcript_backends.drivers.local import LocalObjectStore
 from transcript_backends.drivers.wrappers import InjectedError, WrapperObjectStore
-from transcript_backends.journal import Header, encode, name_prefix
+from transcript_backends.journal import FORMAT, Header, encode, name_prefix
 from transcript_backends.keys import MAX_SEQ
 from transcript_backends.leftovers import leftovers
 from transcript_backends.machine import System, SystemDisk
+from transcript_backends.offloading import offload
 
 AT_HAND = {"max_age": 1e6, "max_records": 10**6}  # goes out by flush alone
 pytestmark = pytest.mark.timeout(60)  # a hang is what some of these are about
@@ -492,6 +493,26 @@ def test_a_journal_of_an_earlier_format_is_sent(tmp_path: Path, version: int) ->
     (spool / f"{name_prefix(str(store), REF)}old-0123.journal").write_bytes(content)
     store.writer(REF, spool_dir=str(spool)).close()
     assert [record[:2] for record in store.records(REF)] == [(2, "old-0123")]
+    assert os.listdir(spool) == []
+
+
+@pytest.mark.parametrize("version", [2, FORMAT])
+def test_a_batch_that_was_stored_is_sent_with_the_bytes_of_its_time(tmp_path: Path, version: int) -> None:
+    store, spool = local(tmp_path), tmp_path / "spool"
+    spool.mkdir()
+    line = b'{"type":"tool_result","output":"%s","truncated":false}' % (b"x" * 100_000)
+    stored, payloads = offload(line, 1000, says_so=version == FORMAT)
+    names = store._names(REF)
+    for digest, payload in payloads.items():
+        store._container.create(names.payload(digest), payload)
+    store.append_segment(REF, 0, 0, "old-0123", stored)
+    header = {"format": version, "store": str(store), "identity": store.identity, "ref": [*REF.prefix.split("/")[:3]]}
+    header |= {"writer": "old-0123", "offload": 1000}
+    content = encode("H", json.dumps(header).encode(), is_old=version < FORMAT)
+    content += b"".join(encode(*each, is_old=version < FORMAT) for each in [("R", b"0 " + line), ("C", b"0 0")])
+    (spool / f"{name_prefix(str(store), REF)}old-0123.journal").write_bytes(content)
+    store.writer(REF, spool_dir=str(spool)).close()
+    assert [record.line for record in store.records(REF)] == [line]
     assert os.listdir(spool) == []
 
 
