@@ -150,9 +150,9 @@ def _claim(container: Container, names: TranscriptKeys, number: int) -> tuple[in
             number += 1
             continue
         standing = _list(container, names)
-        if not any(each.done and each.number >= number for each in standing.markers):
+        if not any(each.number > number or (each.done and each.number == number) for each in standing.markers):
             return number, standing
-        # Another delete has used and finished this number since.
+        # Another delete has used and finished this number since, or begun a later generation, of which records may be there.
         _remove(container, [each for each in standing.markers if not each.done and each.number == number])
         number = standing.generation + 1
 

@@ -256,6 +256,23 @@ def test_a_delete_is_three_listings_two_puts_and_one_batch_more_than_there_are_t
     assert setup.driver.counts == {"list_page": 3, "put": 2, "delete_many": batches}
 
 
+def test_a_delete_that_finds_a_later_one_begun_takes_a_number_after_it():
+    setup = make()
+    hooks = HookedObjectStore(setup.memory)
+    store = ObjectTranscriptStore(Container(hooks))
+    append(store, 0, 0)
+
+    def meanwhile():  # a follower sees the record in the generation of that delete
+        setup.put(f"{EVENTS}deleting-2", b"another")
+        append(setup.store, 1, 1, "late")
+
+    hooks.before("list_page", meanwhile, after=1)
+    assert store.delete(REF).generation == 3
+    assert list(setup.store.records(REF)) == []
+    assert f"{EVENTS}deleted-3" in setup.keys(EVENTS)
+    assert f"{EVENTS}deleting-1" not in setup.keys(EVENTS)
+
+
 def test_nothing_of_a_delete_that_was_refused_is_finished_by_somebody_who_may():
     now = ServerClock()
     setup = make(memory=MemoryObjectStore("m", now=now))
