@@ -310,6 +310,23 @@ def test_a_directory_that_was_written_to_is_missing_when_it_is_gone(tmp_path: Pa
             list(store.list_refs())
 
 
+def test_a_directory_that_another_thread_makes_meanwhile_is_not_missing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = local.LocalObjectStore(str(root))
+    real = os.path.isdir
+
+    def isdir(path: str) -> bool:
+        found = real(path)
+        monkeypatch.setattr(os.path, "isdir", real)
+        driver.put("a/b", LINE, mode="create", metadata={})
+        return found
+
+    monkeypatch.setattr(os.path, "isdir", isdir)
+    driver.list_page("")
+    monkeypatch.setattr(os.path, "isdir", real)
+    driver.put("a/c", LINE, mode="create", metadata={})
+    assert [each.key for each in driver.list_page("").objects][-1] == "a/c"
+
+
 def test_a_root_that_is_a_file_or_below_one_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path in ("file", "file/below"):

@@ -212,7 +212,7 @@ class LocalObjectStore:
         return Head(info, {})
 
     def list_page(self, prefix: str, *, start_after: str = "", token: str | None = None) -> Page:
-        if not (self.is_there or self._is_new):
+        if not (self._is_new or self.is_there):  # in this order: another thread may be making it
             raise _NoRoot(self._root)
         return self._walks.page(prefix, start_after, token, datetime.now(timezone.utc))
 
@@ -290,7 +290,7 @@ class LocalObjectStore:
         if isinstance(error, FileExistsError):
             meaning = Meaning.PRECONDITION
         elif isinstance(error, FileNotFoundError):
-            meaning = Meaning.NOT_FOUND if self.is_there or self._is_new else Meaning.CONTAINER_NOT_FOUND
+            meaning = Meaning.NOT_FOUND if self._is_new or self.is_there else Meaning.CONTAINER_NOT_FOUND
         elif error.errno in (errno.ENAMETOOLONG, errno.EILSEQ) or (error.errno == errno.EINVAL and error.filename):
             # Names that are too long, reserved, or of characters that are not allowed there.
             return Failure(Meaning.NO_NAME, f"the file system takes no such name: {error.strerror}")
