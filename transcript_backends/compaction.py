@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import chain, pairwise
@@ -22,7 +23,7 @@ from transcript_backends.keys import SegmentName, TranscriptKeys
 from transcript_backends.listing import Indexes, Listing, SegmentInfo, list_once, stable_listing
 from transcript_backends.planning import held_back, must_settle, next_run, starting_inside
 from transcript_backends.prefetching import fetched
-from transcript_backends.reading import FOREIGN_COMPACTED, Open, distinct, merge, plain_records
+from transcript_backends.reading import FOREIGN_COMPACTED, Open, distinct, merge, overlap, plain_records
 from transcript_backends.records import is_object
 from transcript_backends.store import CompactionPolicy, CompactionResult
 from transcript_backends.workers import Crew
@@ -58,6 +59,7 @@ def remove_leftovers(container: Container, names: TranscriptKeys) -> tuple[list[
         return [], {}
     compactor = _Compactor(container, names, listing.generation, indexes)
     compactor.clean_up(listing)
+    compactor.remove_foreign(listing)
     return compactor.removed, compactor.left
 
 
@@ -198,6 +200,30 @@ class _Compactor:
                 if each.key in doomed and each in unchanged and doomed[each.key] in unchanged
             )
         return [each for each in segments if each.key not in doomed]
+
+    def remove_foreign(self, listing: Listing) -> None:
+        """Remove what another implementation has merged, where that died before it removed what it had merged.
+
+        Its segments hold lines without their writers: such a one is redundant where others hold each of its lines, and
+        removed when it is an hour old. Until then its compaction may be about to remove those.
+        """
+        now = self._container.server_time()
+        for merged in listing.segments:
+            if merged.writer_id != FOREIGN_COMPACTED or now is None or now - merged.created_at <= _ABANDONED:
+                continue
+            others = [each for each in listing.segments if each.writer_id != FOREIGN_COMPACTED and overlap(each, merged)]
+            try:
+                with contextlib.closing(merge(others, self._indexes, self._open_sound)) as records:
+                    held = Counter(record.line for record in records)
+                lines = Counter(record.line for record in plain_records(merged, self._open_sound(merged, 0)))
+            except (errors.SegmentNotFoundError, errors.CorruptSegmentError):
+                continue
+            again = list_once(self._container, self._names, only={merged.key, *(each.key for each in others)})
+            if lines <= held and {merged, *others} <= set(again.segments) and again.generation == listing.generation:
+                self._remove({merged.key: self._versions.get(merged.key, "")})
+
+    def _open_sound(self, segment: SegmentInfo, start: int) -> BinaryIO:
+        return io.BytesIO(self._sound(segment)[start:])
 
     def _is_known_to_hold(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
         """Whether both were read and compared lately, and the segment could not be removed: they are not read each time."""

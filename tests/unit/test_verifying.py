@@ -175,6 +175,39 @@ def test_an_index_that_was_damaged_after_it_was_read_is_found():
     assert "wrong index" in kinds(setup.store.verify(REF))
 
 
+@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("is_ours_merged", [True, False])
+def test_what_another_implementation_merged_beside_all_of_its_sources_is_removed_when_it_is_an_hour_old(
+    is_ours_merged, has_ids
+):
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=clock))
+    lines = [b'{"id":"e%d","n":%d}\n' % (n, n) if has_ids else b'{"n":%d}\n' % (n // 2) for n in range(6)]
+    for n, each in enumerate(lines):
+        setup.store.append_segment(REF, n, n, "w", each)
+    if is_ours_merged:
+        setup.store.compact(REF, CompactionPolicy(full=True))
+    before = list(setup.store.records(REF))
+    clock.go_on(hours=3)
+    foreign = setup.put(f"{EVENTS}0-5-compacted.jsonl", b"".join(lines))
+    part = setup.put(f"{EVENTS}6-7-compacted.jsonl", b'{"n":6}\n{"n":7}\n')  # whose sources are gone
+    for much, removed in ((0, []), (50, []), (20, [foreign]), (0, [])):
+        clock.go_on(minutes=much)
+        assert make(memory=setup.memory).store.verify(REF, repair=True).repaired == removed
+    assert [record for record in setup.store.records(REF) if record.seq < 6] == before
+    assert part in setup.keys(EVENTS)
+
+
+def test_what_another_implementation_merged_stays_where_a_line_of_it_is_nowhere_else():
+    clock = ServerClock()
+    setup = make(memory=MemoryObjectStore("m", now=clock))
+    for n in (0, 2):
+        setup.store.append_segment(REF, n, n, "w", b'{"n":1}\n')
+    setup.put(f"{EVENTS}0-2-compacted.jsonl", b'{"n":1}\n' * 3)
+    clock.go_on(hours=2)
+    assert setup.store.verify(REF, repair=True).repaired == []
+
+
 def test_gaps_overlaps_conflicts_and_foreign_objects_are_told_apart():
     setup = make()
     append(setup.store, 0, 3, "a")
