@@ -86,3 +86,31 @@ def test_one_interruption_ends_a_program_whose_store_does_not_answer(server: S3S
     if where != "the end of the program":
         assert process.returncode == -signal.SIGINT
         assert stderr.rstrip().endswith("KeyboardInterrupt") or "\nKeyboardInterrupt" in stderr
+
+
+@pytest.mark.parametrize("engine", ["sdk", *(["obstore"] if HAS_OBSTORE else [])])
+@pytest.mark.parametrize("command", ["import", "append"])
+def test_one_interruption_ends_a_command_whose_store_does_not_answer(server: S3Server, command: str, engine: str) -> None:
+    server.always("PUT", server.slow(3600))
+    url = f"s3://bucket?endpoint_url={server.url}&engine={engine}&conditional_writes=off&read_timeout=600&region=us-east-1"
+    keys = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "x", "TRANSCRIPT_STORE_URL": url}
+    environment = {**os.environ, **keys, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    start += "\nfrom transcript_backends.cli import main; main()"
+    arguments = [sys.executable, "-c", start, command, *(["-"] if command == "import" else []), "demo/a/s"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(arguments, env=environment, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            process.stdin.write(b"{}\n")
+            process.stdin.close()
+            process.stdin = None
+            while not server.requests("PUT"):
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            _, stderr = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert time.monotonic() - began < 8
+    assert process.returncode == 130
+    assert b"interrupted; " in stderr

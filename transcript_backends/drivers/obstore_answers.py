@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from obstore.exceptions import BaseError
 
 from transcript_backends.drivers.driver import Failure, Meaning
+from transcript_backends.drivers.interrupting import interruptibly
 from transcript_backends.drivers.refusals import sentence
 
 _T = TypeVar("_T")
@@ -104,7 +105,7 @@ def set_up(make: Callable[[], _T]) -> _T:
 def ask(request: Callable[[], _T]) -> _T:
     """Send a request; what obstore says of its failure is raised as one of the above, without a trace of the text."""
     try:
-        return request()
+        return interruptibly(request)
     except (BaseError, OSError) as error:
         failed = _read(str(error))
     raise failed
