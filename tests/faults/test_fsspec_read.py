@@ -163,6 +163,7 @@ def test_a_missing_bucket_is_an_error_and_nothing_empty(register: Register, open
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_directory_that_is_gone_is_an_error_and_nothing_empty(tmp_path: Path, call: str) -> None:
+    (tmp_path / "store").mkdir()
     with open_store(f"fsspec+file://{tmp_path}/store", clock=FakeClock()) as store:
         (tmp_path / "store").rmdir()
         if call == "append_segment":  # makes it again, as file:// does
