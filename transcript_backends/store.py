@@ -84,7 +84,11 @@ class TranscriptStore(Protocol):
         """
 
     def delete(self, ref: TranscriptRef, *, purge: bool = False) -> DeleteResult:
-        """Delete all that the transcript holds now; what others append meanwhile stays, and nothing deleted comes back.
+        """Delete all that the transcript holds now; what others append meanwhile stays, and no compaction brings anything back.
+
+        An append counts as one after the delete if the service carries it out then: also one that was sent before, whose caller
+        was told of a time-out, say. No service can take such a request back; where that matters, delete when the writers have
+        ended, or once more.
 
         Args:
             ref: the transcript.
