@@ -86,6 +86,7 @@ class RememberingDisk:
 
     def __init__(self, inner: Disk, directory: str, notes: str) -> None:
         self._inner, self._directory, self._notes = inner, directory, Path(notes)
+        (self._notes / "names").unlink(missing_ok=True)  # first: names without their contents would be of empty files
         shutil.rmtree(notes, ignore_errors=True)
         os.makedirs(notes)
         os.makedirs(directory, exist_ok=True)
