@@ -84,7 +84,7 @@ def glance(container: Container, root: str) -> Glance:
     container.see_there()
     other = ""
     for info in islice(container.list(root, unread=lambda *_: None), _ENOUGH):
-        if (found := keys.split_key(root, info.key)) and found.path.count("/") == 2:
+        if (found := keys.split_key(root, info.key)) and found.names_three:
             return Glance(True)
         other = other or info.key
     return Glance(bool(other) or not root, other)
@@ -229,7 +229,7 @@ def _recognised(
         found = keys.split_key(root, info.key)
         if found is None:
             continue
-        if found.path.count("/") == 2:
+        if found.names_three:
             yield found
         else:
             skip(Skipped(found.path, "spelling"))

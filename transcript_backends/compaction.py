@@ -230,8 +230,11 @@ class _Compactor:
         known: tuple[SegmentInfo, str, str, float] | None = self._container.held.get(segment.key)
         if known is None or known[:2] != (segment, larger.key):
             return False
-        self._versions[segment.key] = known[2]
-        return self._container.clock.monotonic() - known[3] < _KNOWN_SECONDS
+        _, _, version, at = known
+        if self._container.clock.monotonic() - at >= _KNOWN_SECONDS:
+            return False
+        self._versions[segment.key] = version
+        return True
 
     def _may_replace(self, larger: SegmentInfo, segment: SegmentInfo) -> bool:
         """Whether, by its index, a compacted segment has all records of another; of two alike only one replaces the other."""
@@ -262,7 +265,7 @@ class _Compactor:
 
     def _holds(self, larger: SegmentInfo, body: bytes, segments: Sequence[SegmentInfo]) -> bool:
         def opened(segment: SegmentInfo, start: int) -> BinaryIO:
-            return io.BytesIO((body if segment is larger else self._sound(segment))[start:])
+            return io.BytesIO(body[start:]) if segment is larger else self._open_sound(segment, start)
 
         try:
             with (
@@ -293,7 +296,7 @@ class _Compactor:
         self._versions.clear()
 
     def _remove(self, doomed: Mapping[str, str]) -> Collection[str]:
-        """Delete objects, versions by key; what can't be deleted is reported, and merged no more. Gives its keys."""
+        """Delete objects, versions by key; what can't be deleted is reported, and not merged again. Returns its keys."""
         failed = self._container.delete(doomed)
         self.removed += (key for key in doomed if key not in failed)
         self.left.update((key, f"it is merged, and could not be deleted: {reason}") for key, reason in failed.items())

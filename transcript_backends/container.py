@@ -563,10 +563,15 @@ class Container:
         then, at = self._server_time
         return then + timedelta(seconds=self.clock.monotonic() - at)
 
-    def time_since(self, moment: float) -> datetime | None:
-        """The time by the server's clock at a moment of ours; None where it is not known, or that clock was set since."""
+    def time_before(self, moment: float) -> datetime | None:
+        """A time by the server's clock before a moment of ours, whichever server tells it.
+
+        None where it is not known, or that clock was set since.
+        """
         now = self.server_time()
-        return now and (now - timedelta(seconds=self.clock.monotonic() - moment) if self._stepped_at < moment else None)
+        if now is None or self._stepped_at >= moment:
+            return None
+        return now - timedelta(seconds=self.clock.monotonic() - moment) - SERVER_CLOCKS_DIFFER
 
     def _told(self, now: datetime) -> None:
         expected = self.server_time() or now
@@ -613,7 +618,7 @@ class Container:
     def purge(self, prefix: str) -> dict[str, str]:
         """Remove what the service keeps of objects below a prefix that were deleted or replaced: old versions, delete markers.
 
-        Where the store was told to, and the service keeps any. Gives the keys of what stays, with the reason.
+        Only if the store is set to purge versions. Returns the keys whose versions stay, with the reason.
         """
         erase = getattr(self.driver, "purge", None)
         if erase is None:
@@ -660,13 +665,12 @@ class Container:
         """One request that may be repeated; ``if_unknown`` is added to the error where its outcome is not known."""
         tries = _Tries(self, what, key)
         while True:
-            began = self.clock.monotonic()
             try:
                 return self._send(call)
             except Exception as error:
                 failure = self._classify(error)
                 if what == "read" and failure.meaning is Meaning.NOT_FOUND:
-                    self.phantoms.missed(key, began, self.clock.monotonic())
+                    self.phantoms.missed(key, tries.began, self.clock.monotonic())
                 if not tries.again(failure):
                     unknown = failure.meaning in (Meaning.TRY_AGAIN, Meaning.NO_ANSWER)
                     raise self._error(what, key, failure, if_unknown if unknown else "") from error
@@ -720,7 +724,7 @@ class _Tries:
     def __init__(self, container: Container, what: str, key: str) -> None:
         self._container, self._what, self._key = container, what, key
         self._count = 1
-        self._began = container.clock.monotonic()
+        self.began = container.clock.monotonic()
         self._renewed = self._signed_again = False
         if container._refused:
             container.driver.renew()
@@ -730,7 +734,7 @@ class _Tries:
         policy, clock, meaning = self._container.retry, self._container.clock, failure.meaning
         if meaning is Meaning.TRY_AGAIN:
             pause = min(policy.longest_pause, policy.first_pause * 2 ** (self._count - 1)) * (0.5 + clock.jitter() / 2)
-            if self._count >= policy.max_attempts or clock.monotonic() + pause - self._began > policy.deadline:
+            if self._count >= policy.max_attempts or clock.monotonic() + pause - self.began > policy.deadline:
                 return False
             if (told := on_retry.get()) is not None:
                 reason = self._container._failed(self._what, self._key, failure)

@@ -42,8 +42,9 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     began = container.clock.monotonic()
     before = _list(container, names)
     if not _content(before) and not before.unfinished:
-        _remove(container, before.markers if purge else [])
-        _purge_rest(container, names, wanted=purge)
+        if purge:
+            _remove(container, before.markers)
+            _purge_rest(container, names)
         return DeleteResult(0, before.generation)
     first = _delete_first(container, names, before)
     container.gaps.keep(names.prefix, frozenset(gaps(each for each in before.segments if each.key != first)))  # one is ours
@@ -61,11 +62,7 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     overtaken = {key: version for key, version in _older_than(after, number).items() if key not in failed}
     failed.update(container.delete(overtaken))
     if failed:
-        raise errors.PartialDeleteError(
-            f"{len(failed)} of {total} objects below {names.prefix!r} could not be deleted "
-            f"({'; '.join(f'{key}: {reason}' for key, reason in list(failed.items())[:3])}); call delete again to finish",
-            failed,
-        )
+        raise _in_part(f"{len(failed)} of {total} objects below {names.prefix!r} could not be deleted", failed)
 
     own = next((each for each in after.markers if not each.done and each.number == number), None)
     if own is None or container.clock.monotonic() - began > _PATIENCE_SECONDS:
@@ -83,19 +80,19 @@ def delete_transcript(container: Container, names: TranscriptKeys, *, purge: boo
     _remove(container, list(finished.values()))  # later, or it would leave one that looks like that of a delete at work
     if purge:
         _remove(container, [own])  # last: until then nobody compacts
-    _purge_rest(container, names, wanted=purge)
+        _purge_rest(container, names)
     return DeleteResult(total, number)
 
 
-def _purge_rest(container: Container, names: TranscriptKeys, *, wanted: bool) -> None:
-    """Remove old versions as well, of whatever was deleted here before: by compactions too, and by who did not purge."""
-    failed = container.purge(names.prefix) if wanted else {}
-    if failed:
-        raise errors.PartialDeleteError(
-            f"{len(failed)} keys below {names.prefix!r} have old versions that could not be removed "
-            f"({'; '.join(f'{key}: {reason}' for key, reason in list(failed.items())[:3])}); call delete again to finish",
-            failed,
-        )
+def _purge_rest(container: Container, names: TranscriptKeys) -> None:
+    """Remove old versions as well, of whatever was deleted here before: by compactions too, and by deletes without a purge."""
+    if failed := container.purge(names.prefix):
+        raise _in_part(f"{len(failed)} keys below {names.prefix!r} have old versions that could not be removed", failed)
+
+
+def _in_part(what: str, failed: dict[str, str]) -> errors.PartialDeleteError:
+    shown = "; ".join(f"{key}: {reason}" for key, reason in list(failed.items())[:3])
+    return errors.PartialDeleteError(f"{what} ({shown}); call delete again to finish", failed)
 
 
 def finish_abandoned_deletes(container: Container, names: TranscriptKeys) -> tuple[list[str], dict[str, str]]:

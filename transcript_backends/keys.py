@@ -317,6 +317,11 @@ class Located(NamedTuple):
     path: str
     parsed: ParsedKey
 
+    @property
+    def names_three(self) -> bool:
+        """Whether the path is of three segments, as a transcript's is, and not at another depth."""
+        return self.path.count("/") == 2
+
 
 def split_key(root: str, key: str) -> Located | None:
     """Take a key below ``root`` apart; None for somebody else's object."""

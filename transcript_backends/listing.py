@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import NamedTuple, cast
 
 from transcript_backends import errors, keys
-from transcript_backends.container import SERVER_CLOCKS_DIFFER, Container
+from transcript_backends.container import Container
 from transcript_backends.drivers.driver import ObjectInfo
 from transcript_backends.index import SegmentIndex
 from transcript_backends.keys import IndexKey, MarkerKey, PayloadKey, SegmentName, TranscriptKeys
@@ -356,8 +356,7 @@ def stable_listing(
         listing = list_once(container, names, payloads=payloads, only=only, versioned=versioned)
         if not listing.orphans or _explained(container, names, listing, indexes or Indexes(container, names)):
             if doubted and only is None:
-                at = container.time_since(began)
-                look_into_gaps(container, names, listing, at and at - SERVER_CLOCKS_DIFFER, versioned=versioned)
+                look_into_gaps(container, names, listing, container.time_before(began), versioned=versioned)
             return listing
     raise errors.StoreUnavailableError(f"{names.prefix!r} is being compacted faster than it can be listed; try again")
 

@@ -15,7 +15,7 @@ from contextlib import closing
 from itertools import accumulate, chain, islice, product, takewhile
 from typing import BinaryIO, NamedTuple, cast
 
-from transcript_backends.container import SERVER_CLOCKS_DIFFER, Container
+from transcript_backends.container import Container
 from transcript_backends.errors import CorruptSegmentError, SegmentNotFoundError, StoreUnavailableError
 from transcript_backends.hashing import sha256
 from transcript_backends.index import SegmentIndex
@@ -88,8 +88,7 @@ def look(
         indexes = Indexes(container, names)
         listing = stable_listing(container, names, indexes, doubted=False)
         indexes.expect(listing)
-        at = container.time_since(began)
-        since = at and at - SERVER_CLOCKS_DIFFER
+        since = container.time_before(began)
         before, missing = missing, {each.name for each in listing.compacted if each.name not in listing.indexes}
         try:
             segments = readable(listing, indexes)

@@ -16,7 +16,7 @@ def lines(first, last):
 
 @pytest.fixture
 def imports(invoke, write):
-    """Import so much of the file; gives the members of the JSON output."""
+    """Import some content; returns the members of the JSON output."""
 
     def imports(content, *options, code=0):
         result = invoke("import", "--json", "--segment-lines", 7, *options, write(content), REF, code=code)

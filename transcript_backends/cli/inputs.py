@@ -106,7 +106,6 @@ class Lines:
     Attributes:
         count: how many; at least one.
         sha256: hexadecimal, of all of them.
-        first: the first, with its newline.
 
     Raises:
         InvalidSegmentError: names the input, the line in it and what is wrong.
@@ -116,13 +115,11 @@ class Lines:
         self._inputs = inputs
         self._marks: list[bytes] = []  # what the hash is after each block
         self.count = 0
-        self.first = b""
         digest = hashlib.sha256()
         for source in inputs:
             number = 1
             for block in _measured(source, lambda: number):
                 lines = _checked(block, source.name, number)
-                self.first = self.first or lines[: lines.index(b"\n") + 1]
                 self.count += lines.count(b"\n")
                 number += lines.count(b"\n")
                 digest.update(lines)

@@ -118,7 +118,7 @@ class _Answered(Exception):
 
 
 class Tokens:
-    """A credential of the SDK that gives tokens, and whose failures are told from those of storage.
+    """A token credential of the SDK, with failures that can be told from those of the storage service.
 
     Both services say the same, in the same exceptions, and others come from programs and files that a credential asks.
     """
@@ -242,7 +242,7 @@ def _classify_answer(error: HttpResponseError) -> Failure:
     if meaning is None and status >= 500:
         meaning = Meaning.TRY_AGAIN
     if meaning is None and isinstance(error, ClientAuthenticationError):
-        return Failure(Meaning.UNAUTHENTICATED, f"{detail}: {_NO_CREDENTIALS}")  # of the service that gives tokens
+        return Failure(Meaning.UNAUTHENTICATED, f"{detail}: {_NO_CREDENTIALS}")  # from the token service
     if meaning is None:
         meaning = Meaning.OTHER if code else Meaning.NO_ANSWER  # the service names each of its errors
     if came_damaged(code):
